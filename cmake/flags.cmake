@@ -1,0 +1,14 @@
+# Flags every Coppice target shares.
+add_library(coppice_flags INTERFACE)
+target_compile_options(coppice_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror>
+  # Results must not depend on which multiply-adds a compiler chose to fuse: SIMD files fuse explicitly.
+  $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off -march=x86-64-v2 -fno-omit-frame-pointer>)
+target_include_directories(coppice_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
+if(COPPICE_SANITIZE)
+  target_compile_options(coppice_flags INTERFACE -fsanitize=${COPPICE_SANITIZE} -fno-sanitize-recover=all)
+  target_link_options(coppice_flags INTERFACE -fsanitize=${COPPICE_SANITIZE})
+else()
+  # The binary needs glibc and libstdc++ only.
+  target_link_options(coppice_flags INTERFACE -static-libgcc)
+endif()

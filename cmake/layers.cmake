@@ -1,0 +1,28 @@
+# coppice_layer(NAME PATH deps...): one static library per row of the layer table (docs/architecture.md). Sources are
+# all .cpp files of the folder itself, not of its subfolders. Files named *_avx2.cpp and *_avx512.cpp get their
+# instruction set; only run-time dispatch may call into them.
+function(coppice_layer name path)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${path}/*.cpp)
+  list(FILTER sources EXCLUDE REGEX "/no_cuda\\.cpp$")
+  coppice_layer_sources(${name} "${sources}" ${ARGN})
+endfunction()
+
+function(coppice_layer_sources name sources)
+  set(deps ${ARGN})
+  list(TRANSFORM deps PREPEND coppice_)
+  if(sources)
+    add_library(coppice_${name} STATIC ${sources})
+    target_link_libraries(coppice_${name} PUBLIC coppice_flags ${deps})
+  else()
+    add_library(coppice_${name} INTERFACE)
+    target_link_libraries(coppice_${name} INTERFACE coppice_flags ${deps})
+  endif()
+  foreach(source ${sources})
+    if(source MATCHES "_avx2\\.cpp$")
+      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
+    elseif(source MATCHES "_avx512\\.cpp$")
+      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS
+        "-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx512vnni;-mavx512bf16")
+    endif()
+  endforeach()
+endfunction()

@@ -1,0 +1,2 @@
+// Stands in for the CUDA backend in builds without the toolkit.
+namespace coppice {}
