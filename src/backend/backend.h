@@ -1,0 +1,98 @@
+// The op table: everything a model, a drafter and a decode round ask of a device.
+//
+// Contract
+//  1. An op only enqueues. It returns nothing, allocates nothing, reads nothing back, and takes
+//  sizes from tensor shapes.
+//  2. Whatever varies between rounds (positions, slots, block tables, paths, counts) is device
+//  memory at a fixed address.
+//  3. Padded rows (seq_of_row -1, slot -1, expert id -1) are inert: they route to no expert, touch
+//  no cache, and their contents,
+//     NaN included, never reach a live row.
+//  4. Ops are pure virtual: a new op does not compile until every backend has it, and a test fails
+//  until tests/ops/op_cases.h
+//     has a row for it. Fused ops default to their composition (composite.cpp).
+//  5. Row independence: a row's bits do not depend on the other rows, their number, or the number
+//  of threads.
+//
+// Thread-safety: one thread enqueues on one backend; different backends are independent.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "backend/op_args.h"
+#include "tensor/buffer.h"
+
+namespace coppice {
+
+// Names a captured round: two rounds with equal keys enqueue the same ops with the same shapes and
+// addresses.
+struct GraphKey {
+  std::int32_t kind = 0;     // which body: the caller's enum
+  std::int32_t batch = 0;    // sequences
+  std::int32_t rows = 0;     // total rows
+  std::int32_t variant = 0;  // e.g. greedy or general sampling
+  auto operator<=>(const GraphKey&) const = default;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  // For messages and the exactness fingerprint, e.g. "cpu avx512", "cuda sm_90 NVIDIA H200".
+  virtual std::string name() const = 0;
+  virtual Device device() const = 0;
+  virtual DType activation_dtype() const = 0;
+  virtual DType kv_dtype() const = 0;
+
+  // ---- Memory and weights: start-up only, except upload and download.
+
+  // Zero-filled device memory; throws Error(kOutOfMemory) with the numbers.
+  virtual Buffer allocate(std::size_t num_bytes) = 0;
+  // Copies host bytes into a dense tensor; the source may be reused at return, later ops see the
+  // data.
+  virtual void upload(const Tensor& dst, const void* src) = 0;
+  // Copies a dense tensor to the host after everything enqueued before; waits.
+  virtual void download(void* dst, const Tensor& src) = 0;
+  virtual void synchronize() = 0;
+
+  // The parts stacked along rows (fused q/kv, gate/up) in this backend's layout. All parts share
+  // cols.
+  virtual LinearWeight load_linear(std::span<const HostMatrix> parts) = 0;
+  virtual ExpertWeights load_experts(std::span<const ExpertSource> experts) = 0;
+
+  // Runs body eagerly the first time a key is seen, then captures it; later calls replay. body has
+  // no host side effects. Backends without graphs call body.
+  virtual void run_graph(const GraphKey& key, const std::function<void()>& body) = 0;
+
+  // ---- Rows, projections, experts
+  virtual void embed(const EmbedArgs& args) = 0;
+  virtual void rms_norm(const RmsNormArgs& args) = 0;
+  virtual void add_rms_norm(const AddRmsNormArgs& args) = 0;
+  virtual void linear(const LinearArgs& args) = 0;
+  virtual void head_linear(const HeadLinearArgs& args) = 0;
+  virtual void silu_mul(const SiluMulArgs& args) = 0;
+  virtual void moe_route(const MoeRouteArgs& args) = 0;
+  virtual void moe_experts(const MoeExpertsArgs& args) = 0;
+  virtual void all_reduce(const AllReduceArgs& args) = 0;
+  virtual void gather_rows(const GatherRowsArgs& args) = 0;
+
+  // ---- Attention
+  virtual void mla_rope_and_write_kv(const MlaRopeAndWriteKvArgs& args) = 0;
+  virtual void mla_attention(const MlaAttentionArgs& args) = 0;
+  virtual void gqa_rope_and_write_kv(const GqaRopeAndWriteKvArgs& args) = 0;
+  virtual void gqa_attention(const GqaAttentionArgs& args) = 0;
+
+  // ---- Trees, sampling, commit
+  virtual void top_k_log_probs(const TopKLogProbsArgs& args) = 0;
+  virtual void build_tree(const BuildTreeArgs& args) = 0;
+  virtual void ngram_propose(const NgramProposeArgs& args) = 0;
+  virtual void compile_tree(const CompileTreeArgs& args) = 0;
+  virtual void sample_rows(const SampleRowsArgs& args) = 0;
+  virtual void accept_path(const AcceptPathArgs& args) = 0;
+  virtual void move_kv(const MoveKvArgs& args) = 0;
+};
+
+}  // namespace coppice

@@ -1,0 +1,19 @@
+// The one place that knows which backends this build has.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "backend/backend.h"
+
+namespace coppice {
+
+struct BackendOptions {
+  std::string device = "auto";  // "auto", "cpu", "cpu-reference", "cuda" or "cuda:N"
+  int num_threads = 0;          // CPU threads; 0: all that this process may use
+};
+
+// Throws Error(kUnsupported) with the cause when the device is absent or not built in.
+std::unique_ptr<Backend> make_backend(const BackendOptions& options);
+
+}  // namespace coppice

@@ -1,0 +1,374 @@
+// Arguments of every op in backend.h: plain structs filled by designated initialisers. Tensors are
+// views the caller owns; an empty tensor is an absent optional argument. "act" is
+// Backend::activation_dtype(). T = rows of the step, B = sequences.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace coppice {
+
+// Where a row's token came from. It alone picks the kernel family of a row (never the number of
+// rows), so that a token's result does not depend on what else is in the step. A step holds rows of
+// one provenance.
+enum class Provenance : std::uint8_t {
+  kPrompt,   // given by the user: prefill ops
+  kDecided,  // chosen by the model, or a draft under verification: decode ops
+};
+
+inline constexpr std::int64_t kBlockSize = 64;  // positions in one block of the paged cache
+
+// ---- Weights
+// -----------------------------------------------------------------------------------------------------
+
+enum class WeightFormat : std::uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kF8Block128,   // E4M3, one f32 scale per 128x128 block (DeepSeek-V3)
+  kInt4Group32,  // compressed-tensors pack-quantized, symmetric
+  kQ4_0,         // GGUF blocks of 32: f16 scale, 16 bytes of nibbles
+  kQ4_1,         // GGUF blocks of 32: f16 scale, f16 minimum, 16 bytes of nibbles
+  kQ8_0,         // GGUF blocks of 32: f16 scale, 32 int8
+};
+
+// A matrix as a checkpoint stores it, dense and row-major; views into the mapped file. y = W x, W
+// is [rows, cols].
+struct HostMatrix {
+  WeightFormat format = WeightFormat::kBF16;
+  std::int64_t rows = 0;  // out_features
+  std::int64_t cols = 0;  // in_features
+  const void* data =
+      nullptr;  // kInt4Group32: int32 [rows, cols / 8], lowest nibble first, value = nibble - 8
+  const void* scales = nullptr;  // kInt4Group32: bf16 [rows, cols / 32]; kF8Block128: f32
+                                 // [ceil(rows/128), ceil(cols/128)]
+};
+
+// A matrix in a backend's own layout. Cheap to copy; the backend's storage is shared.
+struct LinearWeight {
+  std::int64_t out_features = 0;
+  std::int64_t in_features = 0;
+  std::shared_ptr<const void> packed;  // only the backend that made it knows the type
+};
+
+// The routed experts of one layer (or of one rank's shard of it).
+struct ExpertWeights {
+  std::int64_t num_experts = 0;
+  std::int64_t hidden_size = 0;
+  std::int64_t intermediate_size = 0;
+  std::shared_ptr<const void> packed;
+};
+
+struct ExpertSource {
+  HostMatrix gate;  // [intermediate, hidden]
+  HostMatrix up;    // [intermediate, hidden]
+  HostMatrix down;  // [hidden, intermediate]
+};
+
+// ---- Rows, projections, experts
+// ------------------------------------------------------------------------------------
+
+struct EmbedArgs {
+  Tensor token_ids;  // [T] i32; a negative id gives a row of zeros
+  Tensor table;      // [vocab_size, hidden_size] bf16 or f32
+  Tensor out;        // [T, hidden_size] act
+};
+
+// out = x / sqrt(mean(x^2) + eps) * weight, statistics in fp32.
+struct RmsNormArgs {
+  Tensor x;       // [T, hidden_size] act
+  Tensor weight;  // [hidden_size] f32
+  float eps = 0;
+  Tensor out;  // [T, hidden_size] act
+};
+
+// residual += delta; out = rms_norm(residual). Equal to the two steps bit for bit.
+struct AddRmsNormArgs {
+  Tensor residual;  // [T, hidden_size] act, updated
+  Tensor delta;     // [T, hidden_size] act
+  Tensor weight;    // [hidden_size] f32
+  float eps = 0;
+  Tensor out;  // [T, hidden_size] act
+};
+
+struct LinearArgs {
+  Tensor x;  // [T, in_features] act; rows may have gaps
+  const LinearWeight* weight = nullptr;
+  Tensor out;  // [T, out_features] act or f32
+  Provenance provenance = Provenance::kDecided;
+};
+
+// One matrix per head: out[t, h] = W[h] x[t, h], with W [num_heads * n, k] stored as one stacked
+// matrix.
+struct HeadLinearArgs {
+  Tensor x;  // [T, num_heads, k] act; rows may have gaps
+  const LinearWeight* weight = nullptr;
+  Tensor out;  // [T, num_heads, n] act
+  Provenance provenance = Provenance::kDecided;
+};
+
+struct SiluMulArgs {
+  Tensor gate_up;  // [T, 2 * intermediate_size] act: gate columns, then up columns
+  Tensor out;      // [T, intermediate_size] act
+};
+
+// DeepSeek-V3 noaux_tc routing with n_group 1: the top_k largest sigmoid(logit) + bias (ties:
+// lowest id), in descending order; weights from the unbiased scores, normalised if asked, times
+// routed_scaling_factor.
+struct MoeRouteArgs {
+  Tensor logits;      // [T, num_experts] f32
+  Tensor bias;        // [num_experts] f32: e_score_correction_bias
+  Tensor seq_of_row;  // [T] i32; rows with -1 get expert ids of -1
+  bool norm_topk_prob = true;
+  float routed_scaling_factor = 1;
+  Tensor topk_ids;      // [T, top_k] i32
+  Tensor topk_weights;  // [T, top_k] f32
+};
+
+// out[t] = shared[t] + sum over k in order of topk_weights[t, k] * down(silu(gate x) * up x), in
+// fp32, rounded once.
+struct MoeExpertsArgs {
+  Tensor x;             // [T, hidden_size] act
+  Tensor topk_ids;      // [T, top_k] i32; -1 is skipped
+  Tensor topk_weights;  // [T, top_k] f32
+  const ExpertWeights* experts = nullptr;
+  Tensor shared;            // [T, hidden_size] act, optional
+  Tensor out;               // [T, hidden_size] act
+  Tensor distinct_experts;  // [1] i32, optional: how many experts any row chose
+  Provenance provenance = Provenance::kDecided;
+};
+
+struct AllReduceArgs {
+  Tensor x;  // [T, hidden_size] act: sum over ranks, in rank order, in place
+};
+
+// out[i] = src[rows[i]]; a negative row leaves out[i] as it is.
+struct GatherRowsArgs {
+  Tensor src;   // [T, n] any type; rows may have gaps
+  Tensor rows;  // [count] i32
+  Tensor out;   // [count, n] the same type; rows may have gaps
+};
+
+// ---- Attention
+// -----------------------------------------------------------------------------------------------------
+
+// Which keys a row sees: positions 0 .. kv_len-1 through its sequence's block table, then positions
+// kv_len .. kv_len + path_len - 1 at the slots path[row][0 .. path_len-1] (the row's undecided
+// ancestors, root first, and itself). A slot is block * kBlockSize + offset. Prompt rows have
+// path_len 0 and kv_len = position + 1.
+struct AttentionMetadata {
+  Tensor seq_of_row;    // [T] i32; -1 marks a padded row: it reads nothing and its output is zero
+  Tensor kv_len;        // [T] i32
+  Tensor path_len;      // [T] i32
+  Tensor path;          // [T, max_path] i32
+  Tensor block_tables;  // [B, max_blocks] i32
+  std::int64_t max_kv_len =
+      0;  // host bound on kv_len + path_len over the step, for grid sizes only
+  Provenance provenance = Provenance::kDecided;
+};
+
+// Normalises the latent, rotates k_pe and q_pe (interleaved pairs: dims 2i, 2i+1) and writes
+// [latent | k_pe] to the cache.
+struct MlaRopeAndWriteKvArgs {
+  Tensor q_pe;     // [T, num_heads, rope_dim] act, rotated in place; rows may have gaps
+  Tensor kv_a;     // [T, kv_lora_rank + rope_dim] act
+  Tensor kv_norm;  // [kv_lora_rank] f32
+  float eps = 0;
+  Tensor cos_sin;    // [max_positions, rope_dim] f32: rope_dim/2 cosines, then as many sines
+  Tensor positions;  // [T] i32
+  Tensor slots;      // [T] i32; -1 writes nothing
+  Tensor cache;      // [num_blocks, kBlockSize, kv_lora_rank + rope_dim] kv dtype
+};
+
+// Weight-absorbed MLA: every head reads the same cache row; values are its first kv_lora_rank
+// columns.
+struct MlaAttentionArgs {
+  Tensor q_lat;  // [T, num_heads, kv_lora_rank] act
+  Tensor q_pe;   // [T, num_heads, rope_dim] act; rows may have gaps
+  Tensor cache;  // [num_blocks, kBlockSize, kv_lora_rank + rope_dim] kv dtype
+  const AttentionMetadata* metadata = nullptr;
+  float scale = 0;
+  Tensor out;  // [T, num_heads, kv_lora_rank] act
+};
+
+// Optional per-head RMS norm of q and k (Qwen3, DFlash), rotation over the whole head, write of k
+// and v to the cache.
+struct GqaRopeAndWriteKvArgs {
+  Tensor q;  // [T, num_heads, head_dim] act, updated in place; empty when only K/V are wanted; rows
+             // may have gaps
+  Tensor k;  // [T, num_kv_heads, head_dim] act; rows may have gaps
+  Tensor v;  // [T, num_kv_heads, head_dim] act; rows may have gaps
+  Tensor q_norm;  // [head_dim] f32, optional
+  Tensor k_norm;  // [head_dim] f32, optional
+  float eps = 0;
+  bool interleaved =
+      false;         // pairs (2i, 2i+1) as in GGUF Llama files; otherwise (i, i + head_dim/2)
+  Tensor cos_sin;    // [max_positions, head_dim] f32: head_dim/2 cosines, then as many sines
+  Tensor positions;  // [T] i32
+  Tensor slots;      // [T] i32; -1 writes nothing
+  Tensor k_cache;    // [num_blocks, kBlockSize, num_kv_heads * head_dim] kv dtype
+  Tensor v_cache;    // the same shape
+};
+
+struct GqaAttentionArgs {
+  Tensor q;        // [T, num_heads, head_dim] act; rows may have gaps
+  Tensor k_cache;  // [num_blocks, kBlockSize, num_kv_heads * head_dim] kv dtype
+  Tensor v_cache;  // the same shape
+  const AttentionMetadata* metadata = nullptr;
+  Tensor positions;  // [T] i32: a row's own position, for the sliding window
+  std::int64_t sliding_window =
+      0;  // 0: none; otherwise keys at positions > position - sliding_window
+  float scale = 0;
+  Tensor out;  // [T, num_heads, head_dim] act
+};
+
+// ---- Trees: facts of the algorithm in DDTree (arXiv 2604.12989)
+// ------------------------------------------------------
+
+// Draft trees of a batch, at fixed addresses. Node 0 is the root (the anchor token);
+// nodes 1..counts[b] follow in pop order, so a parent precedes its children and any prefix is a
+// legal tree.
+struct TreeBuffers {
+  Tensor tokens;   // [B, max_nodes + 1] i32
+  Tensor parents;  // [B, max_nodes + 1] i32; -1 for the root
+  Tensor depths;   // [B, max_nodes + 1] i32; 0 for the root
+  Tensor scores;   // [B, max_nodes + 1] f32: joint log-probability; 0 for the root
+  Tensor counts;   // [B] i32: nodes without the root; -1 marks an empty batch place
+};
+
+// Top-k of log_softmax over the vocabulary at temperature 1; ties by lowest id; no sort of the
+// vocabulary.
+struct TopKLogProbsArgs {
+  Tensor logits;     // [T, vocab_size] f32 or bf16
+  Tensor ids;        // [T, k] i32
+  Tensor log_probs;  // [T, k] f32
+};
+
+// Best-first trees, ties by rank tuple (lexicographic, shorter first), fp32 scores added in the
+// reference's order. Growth of sequence b stops at budgets[b] nodes or when the next score is below
+// min_scores[b].
+struct BuildTreeArgs {
+  Tensor ids;         // [B, depth, k] i32 from top_k_log_probs; row d-1 proposes for depth d
+  Tensor log_probs;   // [B, depth, k] f32
+  Tensor anchors;     // [B] i32: token of the root; negative marks an empty batch place
+  Tensor budgets;     // [B] i32, at most max_nodes
+  Tensor min_scores;  // [B] f32; -inf: no limit
+  TreeBuffers trees;
+};
+
+// Prompt lookup: the longest suffix of the history (max_ngram down to min_ngram tokens, the anchor
+// included) that occurred earlier proposes the tokens that followed its most recent occurrence, as
+// a chain of at most budgets[b] nodes.
+struct NgramProposeArgs {
+  Tensor history;      // [B, max_len] i32: prompt and emitted tokens, the anchor last
+  Tensor history_len;  // [B] i32
+  Tensor anchors;      // [B] i32
+  Tensor budgets;      // [B] i32
+  std::int32_t min_ngram = 2;
+  std::int32_t max_ngram = 4;
+  TreeBuffers trees;
+};
+
+// Writes the rows of a verify step: for every sequence its root and nodes, ragged, then padding up
+// to T (inert rows). Node i of sequence b is stored at cache position context_len[b] + i and has
+// position context_len[b] + depth.
+struct CompileTreeArgs {
+  TreeBuffers trees;
+  Tensor context_len;   // [B] i32: positions in the cache, the anchor's own position
+  Tensor block_tables;  // [B, max_blocks] i32
+  Tensor cost_ms;       // [num_buckets] f32, optional: predicted round time per total-row bucket
+  Tensor bucket_rows;   // [num_buckets] i32, optional: with cost_ms, cuts all trees to the bucket
+                        // with most tokens per ms
+  Tensor token_ids;     // [T] i32 out
+  Tensor positions;     // [T] i32 out
+  Tensor slots;         // [T] i32 out
+  Tensor seq_of_row;    // [T] i32 out
+  Tensor node_of_row;   // [T] i32 out
+  Tensor kv_len;        // [T] i32 out: context_len
+  Tensor path_len;      // [T] i32 out: depth + 1
+  Tensor path;          // [T, max_path] i32 out
+  Tensor row_offsets;   // [B + 1] i32 out: rows of sequence b are row_offsets[b] .. row_offsets[b +
+                        // 1] - 1
+};
+
+// ---- Sampling and commit
+// ---------------------------------------------------------------------------------------------
+
+// Per-sequence sampling state, device memory. Order of the filters: penalties, logit bias,
+// temperature, top-k, top-p, min-p, then Gumbel-max with Philox keyed by (seed; token id, absolute
+// position, choice index) over the surviving ids.
+struct SamplingBuffers {
+  Tensor temperature;         // [B] f32; 0 is greedy
+  Tensor top_k;               // [B] i32; 0: all
+  Tensor top_p;               // [B] f32
+  Tensor min_p;               // [B] f32
+  Tensor repetition_penalty;  // [B] f32; 1: none; over prompt and output
+  Tensor presence_penalty;    // [B] f32; over output
+  Tensor frequency_penalty;   // [B] f32; over output
+  Tensor seed;                // [B] i64
+  Tensor choice_index;        // [B] i32
+  Tensor prompt_len;          // [B] i32: where the output starts in history
+  Tensor history;             // [B, max_len] i32: prompt and emitted tokens, the anchor last
+  Tensor history_len;         // [B] i32
+  Tensor bias_ids;            // [B, max_bias] i32; -1: unused
+  Tensor bias_values;         // [B, max_bias] f32
+  Tensor min_tokens;          // [B] i32: stop ids are banned while fewer tokens have been emitted
+  Tensor stop_ids;            // [B, max_stop_ids] i32; -1: unused
+  Tensor max_tokens;          // [B] i32: emitted tokens at which the sequence ends
+};
+
+// One choice per row: the token that the target puts after the row's token, at position
+// positions[row] + 1.
+struct SampleRowsArgs {
+  Tensor logits;       // [T, vocab_size] f32
+  Tensor positions;    // [T] i32
+  Tensor seq_of_row;   // [T] i32; -1: no choice (-1)
+  Tensor node_of_row;  // [T] i32
+  TreeBuffers trees;   // for the row's own path; penalties count the nodes on it
+  SamplingBuffers sampling;
+  Tensor allowed;  // [T, ceil(vocab_size / 32)] i32 bit mask, optional (grammar)
+  Tensor choices;  // [T] i32 out
+  Tensor finite;   // [T] i32 out: 0 if the row's logits hold NaN or infinity
+};
+
+enum class FinishReason : std::int32_t { kNone = 0, kStop = 1, kLength = 2, kNotFinite = 3 };
+
+// Follows the choices down each tree, truncates at a stop id or max_tokens, and advances the
+// sequence state.
+struct AcceptPathArgs {
+  TreeBuffers trees;
+  Tensor row_offsets;        // [B + 1] i32
+  Tensor choices;            // [T] i32
+  Tensor finite;             // [T] i32
+  Tensor slots;              // [T] i32
+  Tensor block_tables;       // [B, max_blocks] i32
+  SamplingBuffers sampling;  // history, history_len updated
+  Tensor context_len;    // [B] i32, advanced by the emitted count (the new anchor stays outside the
+                         // cache)
+  Tensor anchors;        // [B] i32, updated
+  Tensor accepted_rows;  // [B, max_path] i32 out: rows whose tokens are now decided, root first; -1
+                         // beyond num_emitted
+  Tensor emitted;        // [B, max_path] i32 out: tokens emitted this round, the new anchor last
+  Tensor num_emitted;    // [B] i32 out: accepted drafts + 1, less what a stop cuts
+  Tensor finish_reason;  // [B] i32 out: FinishReason
+  Tensor move_src;       // [B * max_path] i32 out: slot pairs for move_kv; -1 where nothing moves
+  Tensor move_dst;       // [B * max_path] i32 out
+  Tensor
+      feature_rows;  // [B * max_path] i32 out: accepted_rows flattened, for the drafter's context
+  Tensor feature_positions;  // [B * max_path] i32 out
+  Tensor feature_slots;      // [B * max_path] i32 out; -1 where there is no row
+};
+
+// Copies cache rows src[i] -> dst[i] in every plane at once; sources may be destinations of other
+// pairs.
+struct MoveKvArgs {
+  std::span<const Tensor> planes;  // each [num_blocks, kBlockSize, n]
+  Tensor src;                      // [count] i32; -1: nothing
+  Tensor dst;                      // [count] i32
+};
+
+}  // namespace coppice
