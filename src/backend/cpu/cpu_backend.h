@@ -1,0 +1,20 @@
+// The CPU backend: the oracle for every other backend, and the default without a GPU. Runs
+// synchronously; activations and cache are fp32.
+#pragma once
+
+#include <memory>
+
+#include "backend/backend.h"
+#include "base/thread_pool.h"
+
+namespace coppice {
+
+enum class CpuPath {
+  kReference,  // readable fp32 loops
+  kFast,       // the best instruction set this machine has; kReference where it has none
+};
+
+// num_threads 0: all CPUs this process may use.
+std::unique_ptr<Backend> make_cpu_backend(CpuPath path, int num_threads);
+
+}  // namespace coppice
