@@ -1,0 +1,57 @@
+# make demo and make test do everything from a fresh clone, set-up included.
+JOBS ?= $(shell nproc)
+PRESET ?= cpu
+BUILD = $(if $(filter cpu ci,$(PRESET)),build,build-$(PRESET))
+
+.PHONY: help setup oracles build demo test check format sanitize bench cuda cuda-all clean
+
+help:
+	@echo "make demo      build, then generate text three ways from the model in models/ and compare"
+	@echo "make test      build and run all tests"
+	@echo "make check     formatting, layer table, clang-tidy"
+	@echo "make sanitize  the tests under ASan+UBSan and TSan"
+	@echo "make bench     kernels and rounds against the memory bandwidth of this machine"
+	@echo "make cuda      the CUDA build (needs the toolkit); make cuda-all for every architecture"
+	@echo "make format    clang-format in place"
+
+setup:
+	@scripts/setup.sh
+
+oracles:
+	@scripts/setup.sh --oracles
+
+build: setup
+	@cmake --preset $(PRESET) $(if $(filter cuda%,$(PRESET)),,-DCOPPICE_TESTS=OFF) > /dev/null
+	@cmake --build $(BUILD) -j $(JOBS) --target coppice
+
+demo: build
+	@scripts/demo.sh $(BUILD)/apps/coppice/coppice
+
+test: oracles
+	@cmake --preset $(PRESET) -DCOPPICE_TESTS=ON > /dev/null
+	@cmake --build $(BUILD) -j $(JOBS)
+	@scripts/run_tests.sh $(BUILD)
+
+check: setup
+	@cmake --preset cpu -DCOPPICE_TESTS=ON > /dev/null
+	@scripts/check.sh build
+
+format:
+	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format -i
+
+sanitize: oracles
+	@for preset in asan tsan; do \
+	  cmake --preset $$preset -DCOPPICE_TESTS=ON > /dev/null && cmake --build build-$$preset -j $(JOBS) && \
+	  scripts/run_tests.sh build-$$preset || exit 1; done
+
+bench: build
+	@scripts/bench.sh $(BUILD)
+
+cuda: setup
+	@cmake --preset cuda > /dev/null && cmake --build build-cuda -j $(JOBS)
+
+cuda-all: setup
+	@cmake --preset cuda-all > /dev/null && cmake --build build-cuda-all -j $(JOBS)
+
+clean:
+	rm -rf build build-*

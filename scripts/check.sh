@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# check.sh BUILD_DIR: formatting, layer table, clang-tidy. Prints every fault before failing.
+set -uo pipefail
+build=$1
+status=0
+
+mapfile -t sources < <(git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
+if ! clang-format --dry-run --Werror "${sources[@]}" 2> "$build/format.log"; then
+  grep -E 'error' "$build/format.log" | cut -d: -f1 | sort -u | sed 's/^/check: not formatted: /'
+  status=1
+fi
+
+python3 scripts/check_layers.py || status=1
+
+mapfile -t tidy < <(git ls-files 'src/*.cpp' 'apps/*.cpp' | grep -v -e '_avx' -e 'backend/cuda/' -e 'kernels/')
+printf '%s\n' "${tidy[@]}" | xargs -P "$(nproc)" -n 4 clang-tidy --quiet -p "$build" 2> /dev/null > "$build/tidy.log" || status=1
+grep -E 'warning:|error:' "$build/tidy.log" | sort -u
+((status == 0)) && echo "check: ${#sources[@]} files formatted, layers kept, clang-tidy clean"
+exit $status
