@@ -86,6 +86,7 @@ class Backend {
   virtual void gqa_attention(const GqaAttentionArgs& args) = 0;
 
   // ---- Trees, sampling, commit
+  virtual void compile_draft(const CompileDraftArgs& args) = 0;
   virtual void top_k_log_probs(const TopKLogProbsArgs& args) = 0;
   virtual void build_tree(const BuildTreeArgs& args) = 0;
   virtual void ngram_propose(const NgramProposeArgs& args) = 0;

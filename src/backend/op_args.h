@@ -260,6 +260,21 @@ struct BuildTreeArgs {
   TreeBuffers trees;
 };
 
+// Rows of one draft pass: for every sequence of the batch its block [anchor, mask x (block_size -
+// 1)], row-major by sequence. A sequence with a negative anchor gets padded rows.
+struct CompileDraftArgs {
+  Tensor anchors;       // [B] i32
+  Tensor context_len;   // [B] i32: the anchor's own position
+  Tensor block_tables;  // [B, max_blocks] i32
+  std::int32_t mask_token_id = 0;
+  Tensor token_ids;   // [B * block_size] i32 out
+  Tensor positions;   // [B * block_size] i32 out: context_len + j
+  Tensor slots;       // [B * block_size] i32 out: of the same positions
+  Tensor seq_of_row;  // [B * block_size] i32 out
+  Tensor kv_len;      // [B * block_size] i32 out: context_len + block_size, the whole block
+  Tensor path_len;    // [B * block_size] i32 out: 0
+};
+
 // Prompt lookup: the longest suffix of the history (max_ngram down to min_ngram tokens, the anchor
 // included) that occurred earlier proposes the tokens that followed its most recent occurrence, as
 // a chain of at most budgets[b] nodes.
@@ -275,7 +290,10 @@ struct NgramProposeArgs {
 
 // Writes the rows of a verify step: for every sequence its root and nodes, ragged, then padding up
 // to T (inert rows). Node i of sequence b is stored at cache position context_len[b] + i and has
-// position context_len[b] + depth.
+// position context_len[b] + depth. Without cost_ms the trees are cut only where their rows exceed
+// T. A cut merges the trees by value = exp(score) * calibration[depth]: the best next node of any
+// sequence (ties: lowest sequence) until the bucket is full; the bucket with the largest (sequences
+// + sum of values) / cost_ms wins (ties: the first). counts is lowered to what is kept.
 struct CompileTreeArgs {
   TreeBuffers trees;
   Tensor context_len;   // [B] i32: positions in the cache, the anchor's own position
@@ -283,6 +301,8 @@ struct CompileTreeArgs {
   Tensor cost_ms;       // [num_buckets] f32, optional: predicted round time per total-row bucket
   Tensor bucket_rows;   // [num_buckets] i32, optional: with cost_ms, cuts all trees to the bucket
                         // with most tokens per ms
+  Tensor calibration;   // [max_depth + 1] f32, optional, with cost_ms: measured over predicted
+                        // acceptance, multiplies exp(score) at that depth
   Tensor token_ids;     // [T] i32 out
   Tensor positions;     // [T] i32 out
   Tensor slots;         // [T] i32 out
@@ -299,8 +319,12 @@ struct CompileTreeArgs {
 // ---------------------------------------------------------------------------------------------
 
 // Per-sequence sampling state, device memory. Order of the filters: penalties, logit bias,
-// temperature, top-k, top-p, min-p, then Gumbel-max with Philox keyed by (seed; token id, absolute
-// position, choice index) over the surviving ids.
+// temperature, top-k, top-p, min-p, then Gumbel-max over the surviving ids: the largest
+// z + g, g = -log(-log(u)), u = uniform_open(philox4x32({token id, absolute position, choice index,
+// 0}, seed)[0]). Equal values rank by lowest id everywhere. Penalties in vLLM's order (repetition,
+// frequency, presence); top-p keeps ids while the probability before them is below top_p; min-p
+// keeps probabilities of at least min_p times the largest. Banned ids (min_tokens, `allowed`) drop
+// out before everything.
 struct SamplingBuffers {
   Tensor temperature;         // [B] f32; 0 is greedy
   Tensor top_k;               // [B] i32; 0: all
@@ -330,15 +354,17 @@ struct SampleRowsArgs {
   Tensor node_of_row;  // [T] i32
   TreeBuffers trees;   // for the row's own path; penalties count the nodes on it
   SamplingBuffers sampling;
-  Tensor allowed;  // [T, ceil(vocab_size / 32)] i32 bit mask, optional (grammar)
-  Tensor choices;  // [T] i32 out
-  Tensor finite;   // [T] i32 out: 0 if the row's logits hold NaN or infinity
+  Tensor allowed;    // [T, ceil(vocab_size / 32)] i32 bit mask, optional (grammar)
+  Tensor choices;    // [T] i32 out
+  Tensor finite;     // [T] i32 out: 0 if the row's logits hold NaN or infinity
+  Tensor log_probs;  // [T] f32 out, optional: log_softmax of the raw logits at the choice
 };
 
 enum class FinishReason : std::int32_t { kNone = 0, kStop = 1, kLength = 2, kNotFinite = 3 };
 
 // Follows the choices down each tree, truncates at a stop id or max_tokens, and advances the
-// sequence state.
+// sequence state. A row that is not finite emits nothing and ends its sequence; what came before it
+// in the path stands. A stop id wins over max_tokens reached by the same token.
 struct AcceptPathArgs {
   TreeBuffers trees;
   Tensor row_offsets;        // [B + 1] i32
@@ -349,7 +375,7 @@ struct AcceptPathArgs {
   SamplingBuffers sampling;  // history, history_len updated
   Tensor context_len;    // [B] i32, advanced by the emitted count (the new anchor stays outside the
                          // cache)
-  Tensor anchors;        // [B] i32, updated
+  Tensor anchors;        // [B] i32, updated; -1 once finished: rounds already launched skip it
   Tensor accepted_rows;  // [B, max_path] i32 out: rows whose tokens are now decided, root first; -1
                          // beyond num_emitted
   Tensor emitted;        // [B, max_path] i32 out: tokens emitted this round, the new anchor last

@@ -24,6 +24,7 @@ void gqa_attention(const GqaAttentionArgs& args, ThreadPool& pool);
 void moe_route(const MoeRouteArgs& args, ThreadPool& pool);
 
 // tree_ops.cpp
+void compile_draft(const CompileDraftArgs& args, ThreadPool& pool);
 void top_k_log_probs(const TopKLogProbsArgs& args, ThreadPool& pool);
 void build_tree(const BuildTreeArgs& args, ThreadPool& pool);
 void ngram_propose(const NgramProposeArgs& args, ThreadPool& pool);
