@@ -7,6 +7,9 @@
 
 namespace coppice::cpu {
 
+// Row ops hand a thread at least this many rows: below, waking threads costs more than the work.
+inline constexpr std::int64_t kMinRowsPerThread = 8;
+
 // row_ops.cpp
 void embed(const EmbedArgs& args, ThreadPool& pool);
 void rms_norm(const RmsNormArgs& args, ThreadPool& pool);

@@ -1,2 +1,13 @@
 // Stands in for the CUDA backend in builds without the toolkit.
-namespace coppice {}
+#include "backend/cuda/cuda_backend.h"
+#include "base/error.h"
+
+namespace coppice {
+
+std::unique_ptr<Backend> make_cuda_backend(int device_index) {
+  throw Error(ErrorKind::kUnsupported, "device 'cuda:" + std::to_string(device_index) +
+                                           "': this build has no CUDA (configure with "
+                                           "-DCOPPICE_CUDA=ON)");
+}
+
+}  // namespace coppice

@@ -1,0 +1,57 @@
+// What both CPU paths share: host memory, and every op that has no fast variant.
+#pragma once
+
+#include <memory>
+
+#include "backend/backend.h"
+#include "backend/cpu/ops.h"
+
+namespace coppice::cpu {
+
+class CpuBackendBase : public Backend {
+ public:
+  explicit CpuBackendBase(int num_threads) : pool_(num_threads) {}
+
+  Device device() const override { return Device::kCpu; }
+  DType activation_dtype() const override { return DType::kF32; }
+  DType kv_dtype() const override { return DType::kF32; }
+
+  Buffer allocate(std::size_t num_bytes) override { return Buffer::host(num_bytes); }
+  void upload(const Tensor& dst, const void* src) override;
+  void download(void* dst, const Tensor& src) override;
+  void synchronize() override {}
+  void run_graph(const GraphKey&, const std::function<void()>& body) override { body(); }
+
+  void embed(const EmbedArgs& args) override { cpu::embed(args, pool_); }
+  void moe_route(const MoeRouteArgs& args) override { cpu::moe_route(args, pool_); }
+  void all_reduce(const AllReduceArgs&) override {}  // one rank
+  void gather_rows(const GatherRowsArgs& args) override { cpu::gather_rows(args, pool_); }
+  void mla_rope_and_write_kv(const MlaRopeAndWriteKvArgs& args) override {
+    cpu::mla_rope_and_write_kv(args, pool_);
+  }
+  void gqa_rope_and_write_kv(const GqaRopeAndWriteKvArgs& args) override {
+    cpu::gqa_rope_and_write_kv(args, pool_);
+  }
+  void top_k_log_probs(const TopKLogProbsArgs& args) override { cpu::top_k_log_probs(args, pool_); }
+  void build_tree(const BuildTreeArgs& args) override { cpu::build_tree(args, pool_); }
+  void ngram_propose(const NgramProposeArgs& args) override { cpu::ngram_propose(args, pool_); }
+  void compile_tree(const CompileTreeArgs& args) override { cpu::compile_tree(args, pool_); }
+  void sample_rows(const SampleRowsArgs& args) override { cpu::sample_rows(args, pool_); }
+  void accept_path(const AcceptPathArgs& args) override { cpu::accept_path(args, pool_); }
+  void move_kv(const MoveKvArgs& args) override { cpu::move_kv(args, pool_); }
+
+ protected:
+  ThreadPool& pool() { return pool_; }
+
+  // Aborts unless the three matrices fit each other and those of the first expert.
+  static void check_expert(const ExpertSource& source, const ExpertSource& first);
+  static ExpertWeights describe_experts(std::span<const ExpertSource> sources,
+                                        std::shared_ptr<const void> packed);
+
+ private:
+  ThreadPool pool_;
+};
+
+std::unique_ptr<Backend> make_reference_backend(int num_threads);
+
+}  // namespace coppice::cpu

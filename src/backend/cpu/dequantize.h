@@ -1,0 +1,17 @@
+// Checkpoint formats to fp32, exactly: a quantised value times its scale, rounded once to fp32.
+#pragma once
+
+#include "backend/op_args.h"
+
+namespace coppice::cpu {
+
+// Elements of one quantisation group of the block formats.
+inline constexpr std::int64_t kGroup = 32;
+
+// Aborts unless the matrix is complete and its columns suit its format.
+void check_matrix(const HostMatrix& matrix);
+
+// out [matrix.cols]: row `row` of the matrix.
+void dequantize_row(const HostMatrix& matrix, std::int64_t row, float* out);
+
+}  // namespace coppice::cpu
