@@ -32,6 +32,7 @@ class CpuBackendBase : public Backend {
   void gqa_rope_and_write_kv(const GqaRopeAndWriteKvArgs& args) override {
     cpu::gqa_rope_and_write_kv(args, pool_);
   }
+  void compile_draft(const CompileDraftArgs& args) override { cpu::compile_draft(args, pool_); }
   void top_k_log_probs(const TopKLogProbsArgs& args) override { cpu::top_k_log_probs(args, pool_); }
   void build_tree(const BuildTreeArgs& args) override { cpu::build_tree(args, pool_); }
   void ngram_propose(const NgramProposeArgs& args) override { cpu::ngram_propose(args, pool_); }

@@ -2,6 +2,9 @@
 
 namespace coppice::cpu {
 
+void compile_draft(const CompileDraftArgs&, ThreadPool&) {
+  COPPICE_CHECK(false);
+}
 void top_k_log_probs(const TopKLogProbsArgs&, ThreadPool&) {
   COPPICE_CHECK(false);
 }
