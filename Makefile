@@ -3,7 +3,7 @@ JOBS ?= $(shell nproc)
 PRESET ?= cpu
 BUILD = $(if $(filter cpu ci,$(PRESET)),build,build-$(PRESET))
 
-.PHONY: help setup oracles build demo test check format sanitize bench cuda cuda-all clean
+.PHONY: help setup oracles models build demo test check format sanitize bench cuda cuda-all clean
 
 help:
 	@echo "make demo      build, then generate text three ways from the model in models/ and compare"
@@ -19,6 +19,9 @@ setup:
 
 oracles:
 	@scripts/setup.sh --oracles
+
+models: setup
+	@scripts/fetch_models.sh
 
 build: setup
 	@cmake --preset $(PRESET) $(if $(filter cuda%,$(PRESET)),,-DCOPPICE_TESTS=OFF) > /dev/null

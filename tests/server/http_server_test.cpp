@@ -1,0 +1,192 @@
+#include "server/http_server.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "server/http_text.h"
+
+namespace coppice {
+namespace {
+
+// A plain socket client, so that the test sees the bytes themselves.
+class Client {
+ public:
+  explicit Client(std::uint16_t port) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    const timeval limit{.tv_sec = 10, .tv_usec = 0};
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  }
+  ~Client() { close(fd_); }
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  void send(const std::string& text) { ::send(fd_, text.data(), text.size(), MSG_NOSIGNAL); }
+  // Reads until `end` has been seen (or the stream ends) and returns everything up to it.
+  std::string read_until(const std::string& end) {
+    std::array<char, 4096> bytes{};
+    while (received_.find(end) == std::string::npos) {
+      const ssize_t count = recv(fd_, bytes.data(), bytes.size(), 0);
+      if (count <= 0) break;
+      received_.append(bytes.data(), static_cast<std::size_t>(count));
+    }
+    const std::size_t at = received_.find(end);
+    const std::size_t cut = at == std::string::npos ? received_.size() : at + end.size();
+    std::string text = received_.substr(0, cut);
+    received_.erase(0, cut);
+    return text;
+  }
+  std::string read_to_end() { return read_until("\x01never\x01"); }
+
+ private:
+  int fd_;
+  std::string received_;
+};
+
+HttpServerOptions any_port() {
+  HttpServerOptions options;
+  options.port = 0;
+  options.max_body_bytes = 1000;
+  return options;
+}
+
+TEST(HttpServerTest, AnswersAndKeepsTheConnection) {
+  HttpServer server(any_port(), [](const HttpRequest& request, const auto& responder) {
+    responder->send(200, "text/plain",
+                    request.method + " " + request.path + " " + request.query + " " +
+                        std::string(request.header("x-test")) + " " + request.body);
+  });
+  Client client(server.port());
+  for (int round = 0; round < 3; ++round) {
+    client.send(
+        "POST /a%20b?c=d HTTP/1.1\r\nHost: x\r\nX-Test: 7\r\nContent-Length: 4\r\n\r\nbody");
+    EXPECT_NE(client.read_until("body").find("POST /a b c=d 7 body"), std::string::npos);
+  }
+}
+
+TEST(HttpServerTest, StreamsPiecesFromAnotherThread) {
+  std::vector<std::thread> writers;
+  HttpServer server(any_port(), [&](const HttpRequest&, std::shared_ptr<HttpResponder> responder) {
+    writers.emplace_back([responder] {
+      responder->begin_stream(200, "text/event-stream");
+      for (int i = 0; i < 100; ++i) responder->write("data: " + std::to_string(i) + "\n\n");
+      responder->end();
+    });
+  });
+  Client client(server.port());
+  client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  const std::string text = client.read_until("0\r\n\r\n");
+  EXPECT_NE(text.find("Transfer-Encoding: chunked"), std::string::npos);
+  EXPECT_NE(text.find("data: 99"), std::string::npos);
+  for (std::thread& writer : writers) writer.join();
+}
+
+TEST(HttpServerTest, TellsWhenTheClientLeaves) {
+  std::atomic<bool> left{false};
+  std::shared_ptr<HttpResponder> kept;
+  std::atomic<bool> started{false};
+  HttpServer server(any_port(), [&](const HttpRequest&, std::shared_ptr<HttpResponder> responder) {
+    responder->begin_stream(200, "text/event-stream");
+    responder->write("data: 1\n\n");
+    responder->on_disconnect([&] { left = true; });
+    kept = responder;
+    started = true;
+  });
+  {
+    Client client(server.port());
+    client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    client.read_until("data: 1");
+    EXPECT_TRUE(started);
+    EXPECT_FALSE(left);
+  }
+  for (int i = 0; i < 500 && !left; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(left);
+  kept->write("ignored");
+  kept->end();
+}
+
+TEST(HttpServerTest, RefusesBadInputWithOneLine) {
+  HttpServer server(any_port(), [](const HttpRequest&, const auto& responder) {
+    responder->send(200, "text/plain", "ok");
+  });
+  Client garbage(server.port());
+  garbage.send("this is not http\r\n\r\n");
+  EXPECT_NE(garbage.read_to_end().find("400 Bad Request"), std::string::npos);
+  Client large(server.port());
+  large.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n");
+  EXPECT_NE(large.read_to_end().find("413 Payload Too Large"), std::string::npos);
+  Client headers(server.port());
+  headers.send("GET / HTTP/1.1\r\nX: " + std::string(40000, 'a') + "\r\n\r\n");
+  EXPECT_NE(headers.read_to_end().find("431"), std::string::npos);
+}
+
+TEST(HttpServerTest, DrainsRunningResponsesAndRefusesNewOnes) {
+  std::shared_ptr<HttpResponder> running;
+  HttpServer server(any_port(), [&](const HttpRequest&, std::shared_ptr<HttpResponder> responder) {
+    responder->begin_stream(200, "text/plain");
+    responder->write("first");
+    running = responder;
+  });
+  Client idle(server.port());
+  Client client(server.port());
+  client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.read_until("first");
+  EXPECT_FALSE(server.drain(std::chrono::milliseconds(50)));
+  running->write("last");
+  running->end();
+  EXPECT_TRUE(server.drain(std::chrono::milliseconds(5000)));
+  EXPECT_NE(client.read_to_end().find("last"), std::string::npos);
+}
+
+TEST(HttpServerTest, CutsOffAClientThatDoesNotRead) {
+  HttpServerOptions options = any_port();
+  options.max_buffered_bytes = 1 << 16;
+  std::atomic<bool> left{false};
+  std::thread writer;
+  HttpServer server(options, [&](const HttpRequest&, std::shared_ptr<HttpResponder> responder) {
+    responder->on_disconnect([&] { left = true; });
+    writer = std::thread([&left, responder] {
+      responder->begin_stream(200, "text/plain");
+      for (int i = 0; i < 20000 && !left; ++i) responder->write(std::string(4096, 'x'));
+    });
+  });
+  Client client(server.port());
+  client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  for (int i = 0; i < 1000 && !left; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(left);
+  writer.join();
+}
+
+TEST(HttpServerTest, AddressInUseIsOneLine) {
+  HttpServer first(any_port(), [](const HttpRequest&, const auto&) {});
+  HttpServerOptions options = any_port();
+  options.port = first.port();
+  try {
+    HttpServer second(options, [](const HttpRequest&, const auto&) {});
+    FAIL() << "two servers on one port";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("cannot listen on 127.0.0.1:"), std::string::npos);
+  }
+}
+
+TEST(HttpTextTest, ErrorBodyIsTheShapeOfTheOpenAiApi) {
+  EXPECT_EQ(
+      error_body(400, "a \"b\"", "messages"),
+      R"({"error":{"message":"a \"b\"","type":"BadRequestError","param":"messages","code":400}})");
+}
+
+}  // namespace
+}  // namespace coppice
