@@ -36,7 +36,7 @@ QuantizationConfig read_compressed_tensors(const JsonField& quantization) {
   const auto group_size = weights.get<std::int64_t>("group_size");
   if (group_size != 32)
     unsupported(weights, "INT4 group size " + std::to_string(group_size) + " (32 is supported)");
-  return {.format = WeightFormat::kPackQuantizedInt4, .group_size = group_size};
+  return {.format = QuantizationFormat::kPackQuantizedInt4, .group_size = group_size};
 }
 
 QuantizationConfig read_fp8(const JsonField& quantization) {
@@ -46,18 +46,18 @@ QuantizationConfig read_fp8(const JsonField& quantization) {
   auto block = quantization.get<std::vector<std::int64_t>>("weight_block_size");
   if (block != std::vector<std::int64_t>{128, 128})
     unsupported(quantization.at("weight_block_size"), "FP8 in blocks other than 128x128");
-  return {.format = WeightFormat::kFp8Block, .weight_block_size = std::move(block)};
+  return {.format = QuantizationFormat::kFp8Block, .weight_block_size = std::move(block)};
 }
 
 }  // namespace
 
-const char* name_of(WeightFormat format) {
+const char* name_of(QuantizationFormat format) {
   switch (format) {
-    case WeightFormat::kPlain:
+    case QuantizationFormat::kPlain:
       return "not quantised";
-    case WeightFormat::kPackQuantizedInt4:
+    case QuantizationFormat::kPackQuantizedInt4:
       return "INT4 group 32 (compressed-tensors pack-quantized)";
-    case WeightFormat::kFp8Block:
+    case QuantizationFormat::kFp8Block:
       return "FP8 E4M3 block 128x128";
   }
   return "?";

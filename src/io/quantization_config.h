@@ -9,15 +9,15 @@
 
 namespace coppice {
 
-enum class WeightFormat {
+enum class QuantizationFormat {
   kPlain,              // BF16, F16 or F32
   kPackQuantizedInt4,  // compressed-tensors pack-quantized: 4-bit symmetric groups
   kFp8Block,           // DeepSeek-V3: F8_E4M3 with one F32 scale per block
 };
-const char* name_of(WeightFormat format);
+const char* name_of(QuantizationFormat format);
 
 struct QuantizationConfig {
-  WeightFormat format = WeightFormat::kPlain;
+  QuantizationFormat format = QuantizationFormat::kPlain;
   std::int64_t group_size = 0;                       // kPackQuantizedInt4: 32
   std::vector<std::int64_t> weight_block_size = {};  // kFp8Block: [128, 128]
 };

@@ -30,15 +30,15 @@ std::string with(std::string text, const std::string& from, const std::string& t
 }
 
 TEST(QuantizationConfig, KnownFormats) {
-  EXPECT_EQ(read("{}").format, WeightFormat::kPlain);
-  EXPECT_EQ(read(kInt4).format, WeightFormat::kPackQuantizedInt4);
+  EXPECT_EQ(read("{}").format, QuantizationFormat::kPlain);
+  EXPECT_EQ(read(kInt4).format, QuantizationFormat::kPackQuantizedInt4);
   EXPECT_EQ(read(kInt4).group_size, 32);
   EXPECT_EQ(read("{\"text_config\":" + std::string(kInt4) + "}").format,
-            WeightFormat::kPackQuantizedInt4);
+            QuantizationFormat::kPackQuantizedInt4);
   const QuantizationConfig fp8 = read(
       R"({"quantization_config":{"quant_method":"fp8","fmt":"e4m3","weight_block_size":[128,128],
           "activation_scheme":"dynamic"}})");
-  EXPECT_EQ(fp8.format, WeightFormat::kFp8Block);
+  EXPECT_EQ(fp8.format, QuantizationFormat::kFp8Block);
   EXPECT_EQ(fp8.weight_block_size, (std::vector<std::int64_t>{128, 128}));
 }
 
@@ -78,7 +78,7 @@ TEST(QuantizationConfig, Int4VariantsAreRefusedByName) {
 TEST(QuantizationConfig, ModelOptFolder) {
   const test::TempDir dir;
   test::write_file(dir / "config.json", kInt4);
-  EXPECT_EQ(read_quantization_config(dir.path()).format, WeightFormat::kPackQuantizedInt4);
+  EXPECT_EQ(read_quantization_config(dir.path()).format, QuantizationFormat::kPackQuantizedInt4);
   test::write_file(dir / "hf_quant_config.json", R"({"quantization":{"quant_algo":"NVFP4"}})");
   expect_contains(error_of(ErrorKind::kUnsupported, [&] { read_quantization_config(dir.path()); }),
                   {"hf_quant_config.json", "ModelOpt NVFP4"});
