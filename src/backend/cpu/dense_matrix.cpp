@@ -1,6 +1,6 @@
 #include "backend/cpu/dense_matrix.h"
 
-#include "backend/cpu/dequantize.h"
+#include "backend/dequantize.h"
 
 namespace coppice::cpu {
 

@@ -60,21 +60,24 @@ unsigned blocks_for(std::int64_t count) {
 
 }  // namespace
 
-void embed(const EmbedParams& params, cudaStream_t stream) {
-  if (params.num_rows == 0) return;
+cudaError_t embed(const EmbedParams& params, cudaStream_t stream) {
+  if (params.num_rows == 0) return cudaSuccess;
   embed_kernel<<<static_cast<unsigned>(params.num_rows), kThreads, 0, stream>>>(params);
+  return cudaGetLastError();
 }
 
-void silu_mul(const SiluMulParams& params, cudaStream_t stream) {
-  if (params.num_rows == 0) return;
+cudaError_t silu_mul(const SiluMulParams& params, cudaStream_t stream) {
+  if (params.num_rows == 0) return cudaSuccess;
   const dim3 grid(blocks_for(params.size / 2), static_cast<unsigned>(params.num_rows));
   silu_mul_kernel<<<grid, kThreads, 0, stream>>>(params);
+  return cudaGetLastError();
 }
 
-void gather_rows(const GatherRowsParams& params, cudaStream_t stream) {
-  if (params.num_rows == 0) return;
+cudaError_t gather_rows(const GatherRowsParams& params, cudaStream_t stream) {
+  if (params.num_rows == 0) return cudaSuccess;
   const dim3 grid(blocks_for(params.row_bytes / 4), static_cast<unsigned>(params.num_rows));
   gather_rows_kernel<<<grid, kThreads, 0, stream>>>(params);
+  return cudaGetLastError();
 }
 
 }  // namespace coppice::kernels

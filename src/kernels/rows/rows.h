@@ -16,7 +16,7 @@ struct EmbedParams {
   std::int64_t num_rows;
   std::int64_t hidden_size;  // a multiple of 2
 };
-void embed(const EmbedParams& params, cudaStream_t stream);
+cudaError_t embed(const EmbedParams& params, cudaStream_t stream);
 
 struct SiluMulParams {
   const void* gate_up;          // [num_rows, 2 * size] bf16: gate columns, then up columns
@@ -26,7 +26,7 @@ struct SiluMulParams {
   std::int64_t num_rows;
   std::int64_t size;  // a multiple of 2
 };
-void silu_mul(const SiluMulParams& params, cudaStream_t stream);
+cudaError_t silu_mul(const SiluMulParams& params, cudaStream_t stream);
 
 struct GatherRowsParams {
   const void* src;
@@ -37,6 +37,6 @@ struct GatherRowsParams {
   std::int64_t src_stride_bytes;  // a multiple of 4
   std::int64_t out_stride_bytes;  // a multiple of 4
 };
-void gather_rows(const GatherRowsParams& params, cudaStream_t stream);
+cudaError_t gather_rows(const GatherRowsParams& params, cudaStream_t stream);
 
 }  // namespace coppice::kernels

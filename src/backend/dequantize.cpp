@@ -1,11 +1,11 @@
-#include "backend/cpu/dequantize.h"
+#include "backend/dequantize.h"
 
 #include <cstring>
 
 #include "base/check.h"
 #include "base/half.h"
 
-namespace coppice::cpu {
+namespace coppice {
 namespace {
 
 // Bytes of a GGUF block of 32: f16 scale, (Q4_1: f16 minimum,) quants.
@@ -19,10 +19,10 @@ f16 load_f16(const std::uint8_t* bytes) {
 
 void int4_row(const HostMatrix& m, std::int64_t row, float* out) {
   const auto* words = static_cast<const std::uint32_t*>(m.data) + row * (m.cols / 8);
-  const auto* scales = static_cast<const bf16*>(m.scales) + row * (m.cols / kGroup);
+  const auto* scales = static_cast<const bf16*>(m.scales) + row * (m.cols / kQuantGroup);
   for (std::int64_t j = 0; j < m.cols; ++j) {
     const auto nibble = static_cast<int>((words[j / 8] >> (4 * (j % 8))) & 0xfu);
-    out[j] = static_cast<float>(nibble - 8) * to_float(scales[j / kGroup]);
+    out[j] = static_cast<float>(nibble - 8) * to_float(scales[j / kQuantGroup]);
   }
 }
 
@@ -37,23 +37,23 @@ void f8_row(const HostMatrix& m, std::int64_t row, float* out) {
 
 // Byte i of a block holds elements i (low nibble) and i + 16 (high nibble).
 void q4_row(const std::uint8_t* block, bool has_minimum, std::int64_t cols, float* out) {
-  for (std::int64_t j = 0; j < cols; j += kGroup) {
+  for (std::int64_t j = 0; j < cols; j += kQuantGroup) {
     const float scale = to_float(load_f16(block));
     const float minimum = has_minimum ? to_float(load_f16(block + 2)) : 0.0f;
     const int zero = has_minimum ? 0 : 8;
     const std::uint8_t* const quants = block + (has_minimum ? 4 : 2);
-    for (std::int64_t i = 0; i < kGroup / 2; ++i) {
+    for (std::int64_t i = 0; i < kQuantGroup / 2; ++i) {
       out[j + i] = static_cast<float>((quants[i] & 0xf) - zero) * scale + minimum;
-      out[j + i + kGroup / 2] = static_cast<float>((quants[i] >> 4) - zero) * scale + minimum;
+      out[j + i + kQuantGroup / 2] = static_cast<float>((quants[i] >> 4) - zero) * scale + minimum;
     }
     block += has_minimum ? kQ4_1Bytes : kQ4_0Bytes;
   }
 }
 
 void q8_row(const std::uint8_t* block, std::int64_t cols, float* out) {
-  for (std::int64_t j = 0; j < cols; j += kGroup, block += kQ8_0Bytes) {
+  for (std::int64_t j = 0; j < cols; j += kQuantGroup, block += kQ8_0Bytes) {
     const float scale = to_float(load_f16(block));
-    for (std::int64_t i = 0; i < kGroup; ++i)
+    for (std::int64_t i = 0; i < kQuantGroup; ++i)
       out[j + i] = static_cast<float>(static_cast<std::int8_t>(block[2 + i])) * scale;
   }
 }
@@ -83,14 +83,14 @@ void check_matrix(const HostMatrix& matrix) {
     case WeightFormat::kQ4_0:
     case WeightFormat::kQ4_1:
     case WeightFormat::kQ8_0:
-      COPPICE_CHECK_EQ(matrix.cols % kGroup, 0);
+      COPPICE_CHECK_EQ(matrix.cols % kQuantGroup, 0);
       return;
   }
 }
 
 void dequantize_row(const HostMatrix& matrix, std::int64_t row, float* out) {
   const auto* bytes = static_cast<const std::uint8_t*>(matrix.data);
-  const std::int64_t first_block = row * (matrix.cols / kGroup);
+  const std::int64_t first_block = row * (matrix.cols / kQuantGroup);
   switch (matrix.format) {
     case WeightFormat::kF32:
       std::memcpy(out, static_cast<const float*>(matrix.data) + row * matrix.cols,
@@ -113,4 +113,4 @@ void dequantize_row(const HostMatrix& matrix, std::int64_t row, float* out) {
   }
 }
 
-}  // namespace coppice::cpu
+}  // namespace coppice
