@@ -26,7 +26,7 @@ void gqa_attention(const GqaAttentionArgs& args, ThreadPool& pool);
 // moe_ops.cpp
 void moe_route(const MoeRouteArgs& args, ThreadPool& pool);
 
-// tree_ops.cpp
+// tree_ops.cpp, compile_tree.cpp
 void compile_draft(const CompileDraftArgs& args, ThreadPool& pool);
 void top_k_log_probs(const TopKLogProbsArgs& args, ThreadPool& pool);
 void build_tree(const BuildTreeArgs& args, ThreadPool& pool);
