@@ -1,5 +1,5 @@
 // Known bytes of every weight format against values worked out by hand.
-#include "backend/cpu/dequantize.h"
+#include "backend/dequantize.h"
 
 #include <gtest/gtest.h>
 
