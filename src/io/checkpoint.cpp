@@ -9,6 +9,7 @@
 
 #include "base/thread_pool.h"
 #include "io/checkpoint_files.h"
+#include "io/gguf.h"
 #include "io/safetensors.h"
 
 namespace coppice {
@@ -63,9 +64,14 @@ Tensor make_view(const std::byte* data, DType dtype, const std::vector<std::int6
 Checkpoint::Checkpoint(const std::filesystem::path& path, const CheckpointOptions& options)
     : path_(path) {
   const CheckpointFiles found = find_checkpoint_files(path);
-  if (found.is_gguf)
-    throw Error(ErrorKind::kUnsupported, printable(found.paths[0].string()) + ": a GGUF file");
-  open_safetensors(found, options);
+  if (found.is_gguf) {
+    GgufFile gguf(found.paths[0]);
+    tensors_ = gguf.take_tensors();
+    gguf_metadata_ = gguf.take_metadata();
+    files_.push_back(gguf.take_file());
+  } else {
+    open_safetensors(found, options);
+  }
   index_names();
   if (!found.weight_map.empty()) keep_listed(found);
 }

@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "io/json.h"
 #include "io/mapped_file.h"
 #include "io/tensor_info.h"
 #include "tensor/buffer.h"
@@ -55,6 +57,8 @@ class Checkpoint {
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   std::uint64_t total_bytes() const;
   std::int64_t unlisted_tensors() const { return unlisted_tensors_; }
+  // The keys of a GGUF file (see io/gguf.h); nullptr for safetensors.
+  const Json* gguf_metadata() const { return gguf_metadata_ ? &*gguf_metadata_ : nullptr; }
 
   // nullptr when there is no such tensor.
   const TensorInfo* find(std::string_view name) const;
@@ -91,6 +95,7 @@ class Checkpoint {
   std::vector<TensorInfo> tensors_;
   std::unordered_map<std::string_view, std::uint32_t> by_name_;  // keys live in tensors_
   std::int64_t unlisted_tensors_ = 0;
+  std::optional<Json> gguf_metadata_;
   mutable std::mutex mutex_;  // guards aligned_
   mutable std::unordered_map<const TensorInfo*, Buffer> aligned_;
 };
