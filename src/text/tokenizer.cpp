@@ -1,0 +1,129 @@
+#include "text/tokenizer.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "text/normalizer.h"
+
+namespace coppice {
+namespace {
+
+constexpr std::size_t kMaxTextBytes = std::size_t{1} << 30;
+constexpr std::uint8_t kAdded = 1, kSpecialFlag = 2;
+
+}  // namespace
+
+Tokenizer::Tokenizer(Parts parts) : parts_(std::move(parts)) {
+  auto& added = parts_.added_tokens;
+  std::sort(added.begin(), added.end(),
+            [](const AddedToken& a, const AddedToken& b) { return a.text < b.text; });
+  id_flags_.assign(static_cast<std::size_t>(vocab_size()), 0);
+  for (const AddedToken& token : added) {
+    COPPICE_CHECK(token.id >= 0 && token.id < vocab_size() && !token.text.empty(), token.id);
+    starts_added_[static_cast<unsigned char>(token.text[0])] = true;
+    id_flags_[static_cast<std::size_t>(token.id)] =
+        static_cast<std::uint8_t>(kAdded | (token.special ? kSpecialFlag : 0));
+  }
+}
+
+std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool allow_special) const {
+  std::vector<std::int32_t> ids;
+  encode_to(text, allow_special, ids);
+  return ids;
+}
+
+void Tokenizer::encode_to(std::string_view text, bool allow_special,
+                          std::vector<std::int32_t>& ids) const {
+  if (text.size() >= kMaxTextBytes) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "text of " + std::to_string(text.size()) + " bytes: the limit is 1 GiB");
+  }
+  if (!parts_.kimi_chunking) return encode_chunk(text, allow_special, ids);
+  for (const Piece& chunk : kimi_chunks(text)) {
+    encode_chunk(text.substr(chunk.begin, chunk.end - chunk.begin), allow_special, ids);
+  }
+}
+
+void Tokenizer::encode_chunk(std::string_view chunk, bool allow_special,
+                             std::vector<std::int32_t>& ids) const {
+  std::size_t position = 0;
+  while (allow_special) {
+    const Match match = find_added(chunk, position);
+    if (match.id < 0) break;
+    encode_plain(chunk.substr(position, match.begin - position), ids);
+    ids.push_back(match.id);
+    position = match.begin + match.length;
+  }
+  encode_plain(chunk.substr(position), ids);
+}
+
+void Tokenizer::encode_plain(std::string_view text, std::vector<std::int32_t>& ids) const {
+  if (text.empty()) return;
+  std::string normalized;
+  if (parts_.normalize_nfc) {
+    normalized = coppice::normalize_nfc(text);
+    text = normalized;
+  }
+  Bpe::Scratch scratch;
+  for (const Piece& piece : pre_tokenize(parts_.pre_tokenizer, text)) {
+    parts_.bpe.encode_piece(text.substr(piece.begin, piece.end - piece.begin), scratch, ids);
+  }
+}
+
+Tokenizer::Match Tokenizer::find_added(std::string_view text, std::size_t from) const {
+  for (std::size_t i = from; i < text.size(); ++i) {
+    if (!starts_added_[static_cast<unsigned char>(text[i])]) continue;
+    if (const AddedToken* token = longest_added_at(text.substr(i))) {
+      return {i, token->text.size(), token->id};
+    }
+  }
+  return {text.size(), 0, -1};
+}
+
+// Narrows the sorted list character by character; a token that ends here is the longest so far.
+const AddedToken* Tokenizer::longest_added_at(std::string_view text) const {
+  const AddedToken* best = nullptr;
+  auto first = parts_.added_tokens.begin(), last = parts_.added_tokens.end();
+  for (std::size_t depth = 0; first != last; ++depth) {
+    if (first->text.size() == depth) best = &*first++;
+    if (depth == text.size()) break;
+    const auto byte = [depth](const AddedToken& t) {
+      return static_cast<unsigned char>(t.text[depth]);
+    };
+    const auto wanted = static_cast<unsigned char>(text[depth]);
+    first =
+        std::partition_point(first, last, [&](const AddedToken& t) { return byte(t) < wanted; });
+    last =
+        std::partition_point(first, last, [&](const AddedToken& t) { return byte(t) == wanted; });
+  }
+  return best;
+}
+
+std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {
+  std::string text;
+  for (const std::int32_t id : ids) {
+    if (!skip_special || !is_special(id)) text += token_bytes(id);
+  }
+  return text;
+}
+
+std::optional<std::int32_t> Tokenizer::added_token_id(std::string_view text) const {
+  const auto& added = parts_.added_tokens;
+  const auto found = std::lower_bound(
+      added.begin(), added.end(), text,
+      [](const AddedToken& token, std::string_view wanted) { return token.text < wanted; });
+  if (found == added.end() || found->text != text) return std::nullopt;
+  return found->id;
+}
+
+bool Tokenizer::is_added(std::int32_t id) const {
+  return id >= 0 && id < vocab_size() && (id_flags_[static_cast<std::size_t>(id)] & kAdded) != 0;
+}
+
+bool Tokenizer::is_special(std::int32_t id) const {
+  return id >= 0 && id < vocab_size() &&
+         (id_flags_[static_cast<std::size_t>(id)] & kSpecialFlag) != 0;
+}
+
+}  // namespace coppice
