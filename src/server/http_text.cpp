@@ -3,6 +3,8 @@
 #include <array>
 #include <cstdio>
 
+#include "io/json.h"
+
 namespace coppice {
 
 std::string_view http_reason(int status) {
@@ -105,43 +107,11 @@ std::string percent_decode(std::string_view text) {
   return decoded;
 }
 
-std::string json_quote(std::string_view text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    switch (c) {
-      case '"':
-        quoted += "\\\"";
-        break;
-      case '\\':
-        quoted += "\\\\";
-        break;
-      case '\n':
-        quoted += "\\n";
-        break;
-      case '\r':
-        quoted += "\\r";
-        break;
-      case '\t':
-        quoted += "\\t";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20) {
-          std::array<char, 8> escape{};
-          std::snprintf(escape.data(), escape.size(), "\\u%04x", static_cast<unsigned>(c));
-          quoted += escape.data();
-        } else {
-          quoted += c;
-        }
-    }
-  }
-  return quoted + "\"";
-}
-
 std::string error_body(int status, std::string_view message, std::string_view param) {
-  std::string body = R"({"error":{"message":)" + json_quote(message) + R"(,"type":")";
-  body += error_type(status);
-  body += R"(","param":)" + (param.empty() ? std::string("null") : json_quote(param));
-  return body + R"(,"code":)" + std::to_string(status) + "}}";
+  Json error = Json::object({{"message", message}, {"type", error_type(status)}});
+  error["param"] = param.empty() ? Json() : Json(param);
+  error["code"] = status;
+  return write_json(Json::object({{"error", std::move(error)}}));
 }
 
 }  // namespace coppice

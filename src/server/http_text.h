@@ -29,7 +29,4 @@ constexpr char ascii_lower(char c) {
 // null when empty.
 std::string error_body(int status, std::string_view message, std::string_view param = {});
 
-// JSON string literal of UTF-8 text, quotes included.
-std::string json_quote(std::string_view text);
-
 }  // namespace coppice
