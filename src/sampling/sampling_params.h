@@ -1,0 +1,39 @@
+// How one request chooses its tokens. Names, defaults and ranges are vLLM's.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace coppice {
+
+inline constexpr std::int64_t kMaxLogitBias = 300;  // entries of logit_bias
+inline constexpr std::int64_t kMaxStopIds = 32;     // stop_token_ids and the model's own stop ids
+inline constexpr std::int64_t kMaxLogprobs = 20;
+
+struct SamplingParams {
+  double temperature = 1.0;  // 0: greedy
+  std::int64_t top_k = 0;    // 0 or -1: all
+  double top_p = 1.0;
+  double min_p = 0.0;
+  double repetition_penalty = 1.0;   // over prompt and output
+  double presence_penalty = 0.0;     // over output
+  double frequency_penalty = 0.0;    // over output
+  std::optional<std::int64_t> seed;  // none: the engine derives one from its own seed
+  std::int64_t choice_index = 0;     // which of n choices of one request: an own noise stream each
+
+  std::int64_t max_tokens = 16;
+  std::int64_t min_tokens = 0;  // stop ids are banned before
+  std::vector<std::string> stop;
+  std::vector<std::int64_t> stop_token_ids;
+  bool ignore_eos = false;
+  std::map<std::int64_t, double> logit_bias;  // token id -> added to its logit
+  std::optional<std::int64_t> logprobs;       // how many alternatives; 0: the chosen token's only
+
+  // Throws Error(kInvalidArgument) naming the field, its value and its range.
+  void validate(std::int64_t vocab_size) const;
+};
+
+}  // namespace coppice
