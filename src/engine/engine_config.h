@@ -1,0 +1,48 @@
+// What an engine is made of and how much it may hold.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace coppice {
+
+enum class SpeculativeMethod { kNone, kChain, kDdtree, kNgram };
+
+// "none", "chain", "ddtree", "ngram"; also "dflash" for the chain. Throws Error(kInvalidArgument).
+SpeculativeMethod parse_speculative_method(const std::string& name);
+const char* name_of(SpeculativeMethod method);
+
+inline constexpr std::int64_t kAutoBudget = -1;
+
+struct SpeculativeConfig {
+  SpeculativeMethod method = SpeculativeMethod::kNone;
+  // ddtree: nodes of a tree without its root. kAutoBudget: chosen each round from the measured cost
+  // of a row and the measured acceptance, at most max_ddtree_budget; never output-relevant.
+  std::int64_t ddtree_budget = kAutoBudget;
+  std::int64_t max_ddtree_budget = 64;
+  std::int64_t num_speculative_tokens = 0;  // chain, ngram: tokens a round; 0: the longest possible
+  std::int64_t prompt_lookup_min = 2;       // ngram: shortest and longest suffix looked up
+  std::int64_t prompt_lookup_max = 4;
+};
+
+struct EngineConfig {
+  std::string model;              // directory or GGUF file of the target
+  std::string speculative_model;  // directory of the DFlash drafter; needed by chain and ddtree
+  SpeculativeConfig speculative;
+
+  std::string device = "auto";  // as BackendOptions::device
+  int num_threads = 0;          // CPU threads; 0: all that this process may use
+  std::int64_t seed = 0;        // of requests that bring none
+
+  std::int64_t max_model_len = 0;   // prompt and output tokens; 0: the model's own
+  std::int64_t num_kv_blocks = 0;   // blocks of kBlockSize positions; 0: from kv_cache_bytes
+  std::int64_t kv_cache_bytes = 0;  // target's and drafter's together; 0: room for max_num_seqs
+                                    // sequences of max_model_len, at most 1 GiB
+  std::int64_t max_num_seqs = 8;    // sequences that run at once
+  std::int64_t max_num_batched_tokens = 512;  // rows of a prefill step: the chunk size
+  std::int64_t max_verify_rows = 512;         // rows of a decode step
+  bool enable_prefix_caching = true;
+  bool prefix_cache_exact = false;  // share only blocks that prefill computed: bit-exact output
+};
+
+}  // namespace coppice

@@ -1,0 +1,46 @@
+// What the engine counts. Times are the engine clock's.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace coppice {
+
+// The five verbs of a decode round.
+enum class Verb { kDraft, kTreeBuild, kCutAndCompile, kVerify, kCommit };
+inline constexpr std::size_t kNumVerbs = 5;
+const char* name_of(Verb verb);  // "draft", "tree_build", "cut_and_compile", "verify", "commit"
+
+struct EngineMetrics {
+  // Decode rounds, summed over the sequences of each.
+  std::int64_t num_rounds = 0;                  // steps
+  std::int64_t num_sequence_rounds = 0;         // sequences in them
+  std::int64_t num_decode_tokens = 0;           // tokens they emitted
+  std::int64_t num_draft_tokens = 0;            // nodes verified, without roots
+  std::int64_t num_accepted_tokens = 0;         // nodes accepted
+  std::vector<std::int64_t> drafts_at_depth;    // [depth]: rounds whose tree reached it
+  std::vector<std::int64_t> accepted_at_depth;  // [depth]: rounds that accepted a node there
+  std::array<std::int64_t, kNumVerbs> verb_ns{};
+  std::int64_t decode_ns = 0;
+
+  std::int64_t num_prefill_steps = 0;
+  std::int64_t num_prefill_tokens = 0;  // rows computed, resumed sequences' included
+  std::int64_t prefill_ns = 0;
+
+  std::int64_t num_requests = 0, num_finished = 0, num_preemptions = 0, num_not_finite = 0;
+  std::int64_t num_prefix_queries = 0, num_prefix_hits = 0, num_cached_tokens = 0;
+
+  // Gauges
+  std::int64_t num_running = 0, num_waiting = 0;
+  std::int64_t num_kv_blocks = 0, num_kv_blocks_used = 0;
+
+  // Tokens a sequence gains per round (tau), the bonus included; 0 before the first round.
+  double tokens_per_round() const;
+};
+
+// One line a verb: calls' time, share and mean per round.
+std::string describe_times(const EngineMetrics& metrics);
+
+}  // namespace coppice

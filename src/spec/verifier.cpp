@@ -1,0 +1,67 @@
+#include "spec/verifier.h"
+
+#include "sampling/sampling_params.h"
+
+namespace coppice {
+
+Verifier::Verifier(Backend& backend, Model& model, PagedKvCache& cache, std::int64_t max_rows,
+                   std::int64_t max_outputs, std::int64_t feature_size)
+    : backend_(backend), model_(model), cache_(cache) {
+  const std::int64_t vocab_size = model.config().vocab_size;
+  logits_buffer_ = backend.allocate(static_cast<std::size_t>(max_outputs * vocab_size * 4));
+  all_.logits = logits_buffer_.tensor(DType::kF32, {max_outputs, vocab_size});
+  choices_buffer_ =
+      backend.allocate(static_cast<std::size_t>(max_outputs * (3 + 2 * kMaxLogprobs) * 4));
+  std::size_t offset = 0;
+  const auto take = [&](DType dtype, std::int64_t columns) {
+    const Tensor tensor = choices_buffer_.tensor(dtype, {max_outputs, columns}, offset);
+    offset += static_cast<std::size_t>(tensor.num_bytes());
+    return columns == 1 ? tensor.reshape({max_outputs}) : tensor;
+  };
+  all_.choices = take(DType::kI32, 1);
+  all_.finite = take(DType::kI32, 1);
+  all_.log_probs = take(DType::kF32, 1);
+  all_.top_ids = take(DType::kI32, kMaxLogprobs);
+  all_.top_log_probs = take(DType::kF32, kMaxLogprobs);
+  if (feature_size == 0) return;
+  const DType act = backend.activation_dtype();
+  features_buffer_ =
+      backend.allocate(static_cast<std::size_t>(max_rows * feature_size) * size_of(act));
+  all_.features = features_buffer_.tensor(act, {max_rows, feature_size});
+}
+
+Verifier::Choices Verifier::forward(const ForwardBatch& batch) {
+  const std::int64_t outputs = batch.num_outputs();
+  Choices out = {.logits = all_.logits.rows(0, outputs),
+                 .choices = all_.choices.rows(0, outputs),
+                 .finite = all_.finite.rows(0, outputs),
+                 .log_probs = all_.log_probs.rows(0, outputs),
+                 .top_ids = all_.top_ids.rows(0, outputs),
+                 .top_log_probs = all_.top_log_probs.rows(0, outputs),
+                 .features = {}};
+  if (!all_.features.empty()) out.features = all_.features.rows(0, batch.num_rows());
+  model_.forward(batch, cache_, out.logits, out.features);
+  return out;
+}
+
+void Verifier::sample(const Choices& out, const Tensor& positions, const Tensor& seq_of_row,
+                      const Tensor& node_of_row, const TreeBuffers& trees,
+                      const SamplingBuffers& sampling) {
+  backend_.sample_rows({.logits = out.logits,
+                        .positions = positions,
+                        .seq_of_row = seq_of_row,
+                        .node_of_row = node_of_row,
+                        .trees = trees,
+                        .sampling = sampling,
+                        .allowed = {},
+                        .choices = out.choices,
+                        .finite = out.finite,
+                        .log_probs = out.log_probs});
+}
+
+void Verifier::top_log_probs(const Choices& out) {
+  backend_.top_k_log_probs(
+      {.logits = out.logits, .ids = out.top_ids, .log_probs = out.top_log_probs});
+}
+
+}  // namespace coppice

@@ -1,0 +1,42 @@
+// One pass of the target over the rows of a step, then one choice per node.
+#pragma once
+
+#include "backend/backend.h"
+#include "model/model.h"
+
+namespace coppice {
+
+// Device memory at fixed addresses for the largest step.
+class Verifier {
+ public:
+  // max_rows bounds every step, max_outputs the rows whose logits are wanted.
+  Verifier(Backend& backend, Model& model, PagedKvCache& cache, std::int64_t max_rows,
+           std::int64_t max_outputs, std::int64_t feature_size);
+
+  struct Choices {
+    Tensor logits;         // [num_outputs, vocab_size] f32
+    Tensor choices;        // [num_outputs] i32
+    Tensor finite;         // [num_outputs] i32
+    Tensor log_probs;      // [num_outputs] f32: of the choice
+    Tensor top_ids;        // [num_outputs, kMaxLogprobs] i32
+    Tensor top_log_probs;  // [num_outputs, kMaxLogprobs] f32
+    Tensor features;       // [num_rows, feature_size] act; empty without a drafter network
+  };
+
+  // The pass: keys go to the cache, logits and features to the result.
+  Choices forward(const ForwardBatch& batch);
+  // One choice for each output row. positions, seq_of_row, node_of_row are [num_outputs].
+  void sample(const Choices& out, const Tensor& positions, const Tensor& seq_of_row,
+              const Tensor& node_of_row, const TreeBuffers& trees, const SamplingBuffers& sampling);
+  // The likeliest ids of each output row, for logprobs.
+  void top_log_probs(const Choices& out);
+
+ private:
+  Backend& backend_;
+  Model& model_;
+  PagedKvCache& cache_;
+  Buffer logits_buffer_, choices_buffer_, features_buffer_;
+  Choices all_;
+};
+
+}  // namespace coppice
