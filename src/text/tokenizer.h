@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "io/gguf.h"
 #include "text/bpe.h"
 #include "text/pretokenizer.h"
 
@@ -20,15 +21,6 @@ struct AddedToken {
   std::int32_t id;
   std::string text;
   bool special;  // left out by decode(skip_special = true); Kimi's tool marks and <think> are not
-};
-
-// What a GGUF file says about its tokenizer (keys tokenizer.ggml.*), read by the caller.
-struct GgufVocabulary {
-  std::string model;                      // tokenizer.ggml.model; "gpt2" is byte-level BPE
-  std::string pre;                        // tokenizer.ggml.pre
-  std::vector<std::string> tokens;        // by id
-  std::vector<std::int32_t> token_types;  // by id: 1 normal, 3 control, 4 user-defined, 5 unused
-  std::vector<std::string> merges;        // "left right"
 };
 
 class Tokenizer {
