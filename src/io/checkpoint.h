@@ -35,8 +35,8 @@ struct CheckpointFiles;
 using ProgressCallback = std::function<void(std::int64_t done, std::int64_t total)>;
 
 struct CheckpointOptions {
-  int num_threads = 0;        // header parsers; 0: as many as are useful
-  ProgressCallback progress;  // headers read, of all files
+  int num_threads = 0;             // header parsers; 0: as many as are useful
+  ProgressCallback progress = {};  // headers read, of all files
 };
 
 // Immutable; all const members are safe from any number of threads. Tensors it returns are views
