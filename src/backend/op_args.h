@@ -80,7 +80,7 @@ struct EmbedArgs {
 
 // out = x / sqrt(mean(x^2) + eps) * weight, statistics in fp32.
 struct RmsNormArgs {
-  Tensor x;       // [T, hidden_size] act
+  Tensor x;       // [T, hidden_size] act; rows may have gaps
   Tensor weight;  // [hidden_size] f32
   float eps = 0;
   Tensor out;  // [T, hidden_size] act
@@ -175,7 +175,7 @@ struct AttentionMetadata {
 // [latent | k_pe] to the cache.
 struct MlaRopeAndWriteKvArgs {
   Tensor q_pe;     // [T, num_heads, rope_dim] act, rotated in place; rows may have gaps
-  Tensor kv_a;     // [T, kv_lora_rank + rope_dim] act
+  Tensor kv_a;     // [T, kv_lora_rank + rope_dim] act; rows may have gaps
   Tensor kv_norm;  // [kv_lora_rank] f32
   float eps = 0;
   Tensor cos_sin;    // [max_positions, rope_dim] f32: rope_dim/2 cosines, then as many sines
@@ -221,7 +221,8 @@ struct GqaAttentionArgs {
   const AttentionMetadata* metadata = nullptr;
   Tensor positions;  // [T] i32: a row's own position, for the sliding window
   std::int64_t sliding_window =
-      0;  // 0: none; otherwise keys at positions > position - sliding_window
+      0;                // 0: none; otherwise keys at positions > position - sliding_window
+  bool causal = false;  // keys beyond the row's own position are not seen, whatever kv_len says
   float scale = 0;
   Tensor out;  // [T, num_heads, head_dim] act
 };

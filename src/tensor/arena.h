@@ -15,11 +15,15 @@ class Arena {
 
   Tensor allocate(DType dtype, std::initializer_list<std::int64_t> shape) {
     const Tensor view = buffer_.tensor(dtype, shape, used_);
-    constexpr std::size_t kAlignment = 256;
-    used_ +=
-        (static_cast<std::size_t>(view.num_bytes()) + kAlignment - 1) / kAlignment * kAlignment;
+    used_ += padded(static_cast<std::size_t>(view.num_bytes()));
     high_water_ = std::max(high_water_, used_);
     return view;
+  }
+
+  // What an allocation of this size takes.
+  static constexpr std::size_t padded(std::size_t num_bytes) {
+    constexpr std::size_t kAlignment = 256;
+    return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
 
   std::size_t high_water_bytes() const { return high_water_; }

@@ -115,6 +115,7 @@ void gqa_attention(const GqaAttentionArgs& args, ThreadPool& pool) {
       const float* const q = args.q.row<float>(t) + h * head_dim;
       const auto score = [&](const float* key) { return dot(q, key, head_dim) * args.scale; };
       KeyRange range = KeyRange::of_row(*args.metadata, t, args.k_cache.shape(0));
+      if (args.causal) range.limit_to_position(positions[t]);
       range.limit_to_window(positions[t], args.sliding_window);
       attend(range, cache, head_dim, score, args.out.row<float>(t) + h * head_dim);
     }

@@ -33,6 +33,9 @@ struct KeyRange {
     return range;
   }
 
+  // Keys up to the row's own position only.
+  void limit_to_position(std::int64_t position) { end = std::min(end, position + 1); }
+
   // Keys at positions > position - window only; window 0: all.
   void limit_to_window(std::int64_t position, std::int64_t window) {
     if (window > 0) begin = std::clamp<std::int64_t>(position - window + 1, 0, end);
