@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,18 +13,30 @@ namespace coppice {
 
 enum class Architecture { kDeepseek, kLlama };  // kLlama: Llama, Qwen3, SmolLM2
 
+enum class RopeType { kDefault, kYarn, kLlama3 };
+
 struct RopeConfig {
+  RopeType type = RopeType::kDefault;
   double theta = 10000;
-  double factor = 1;  // YaRN if > 1
+  double factor = 1;
+  std::int64_t original_max_position_embeddings = 0;
+  bool interleaved = false;  // pairs (2i, 2i+1); otherwise (i, i + dim/2)
+
+  // YaRN
   double beta_fast = 32;
   double beta_slow = 1;
-  std::int64_t original_max_position_embeddings = 0;
   double mscale = 1;
   double mscale_all_dim = 0;
-  bool has_attention_factor =
-      false;                    // attention_factor given in the file, or overridden by the user
-  double attention_factor = 1;  // multiplies cos and sin
-  bool interleaved = false;     // pairs (2i, 2i+1); otherwise (i, i + dim/2)
+  // Multiplies cos and sin. Given in the file or by the user; otherwise it follows from mscale and
+  // mscale_all_dim.
+  std::optional<double> attention_factor = {};
+
+  // Llama 3
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+
+  // GGUF files of Llama 3 carry the scaling as one divisor per pair, [dim / 2]; empty: none.
+  std::vector<float> frequency_divisors = {};
 };
 
 struct ModelConfig {
@@ -80,12 +93,21 @@ struct DflashConfig {
       false;  // slot 0 predicts too (speculators); refused where not supported
 };
 
-// Cosine and sine table [num_positions, dim]: dim/2 cosines, then dim/2 sines, YaRN amplitude
-// included. fp32, angles in fp64.
+// Angle per position of every pair, [dim / 2], in radians.
+std::vector<double> rope_frequencies(const RopeConfig& rope, std::int64_t dim);
+
+// What multiplies cos and sin: attention_factor, or YaRN's m(mscale) / m(mscale_all_dim), or 1.
+double rope_amplitude(const RopeConfig& rope);
+
+// Cosine and sine table [num_positions, dim]: dim/2 cosines, then dim/2 sines, amplitude included.
+// Frequencies and angles are rounded to fp32 as in the code that the published models were trained
+// with; cosines and sines of those angles are exact to fp32.
 std::vector<float> rope_table(const RopeConfig& rope, std::int64_t dim, std::int64_t num_positions);
 
-// Reads DIR/config.json and DIR/generation_config.json. Throws Error naming file and field.
-ModelConfig load_model_config(const std::string& dir);
+// Reads config.json, generation_config.json and the named end tokens of tokenizer_config.json in
+// the folder `path`, or the metadata of a .gguf file (or of a folder that holds one and no
+// config.json). Throws Error "FILE: field 'x': cause".
+ModelConfig load_model_config(const std::string& path);
 DflashConfig load_dflash_config(const std::string& dir);
 
 }  // namespace coppice
