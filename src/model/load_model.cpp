@@ -1,0 +1,200 @@
+#include "model/load_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "backend/dequantize.h"
+#include "io/mapped_file.h"
+#include "model/checkpoint_source.h"
+#include "model/deepseek_model.h"
+#include "model/gguf_config.h"
+#include "model/llama_model.h"
+#include "model/random_source.h"
+#include "model/weight_loader.h"
+
+namespace coppice {
+namespace {
+
+std::unique_ptr<Model> build_model(Backend& backend, const ModelConfig& config,
+                                   WeightSource& source, const ModelOptions& options,
+                                   const ProgressCallback& progress) {
+  if (config.architecture == Architecture::kDeepseek)
+    return std::make_unique<DeepseekModel>(
+        backend, config, load_deepseek_weights(backend, source, config, options.parallel, progress),
+        options);
+  return std::make_unique<LlamaModel>(
+      backend, config, load_llama_weights(backend, source, config, options.parallel, progress),
+      options);
+}
+
+// Layers after the last one belong to multi-token prediction heads, which are not run.
+CheckpointNaming naming_of(const ModelConfig& config) {
+  CheckpointNaming naming = safetensors_naming(config.tensor_prefix);
+  constexpr std::int64_t kMaxPredictionLayers = 4;
+  for (std::int64_t i = 0; i < kMaxPredictionLayers; ++i)
+    naming.ignored_prefixes.push_back(config.tensor_prefix + "model.layers." +
+                                      std::to_string(config.num_hidden_layers + i) + ".");
+  if (config.tie_word_embeddings)
+    naming.ignored_prefixes.push_back(config.tensor_prefix + "lm_head.");
+  return naming;
+}
+
+void check_equal(const std::string& file, const char* field, std::int64_t drafter,
+                 std::int64_t target) {
+  if (drafter == target) return;
+  throw Error(ErrorKind::kBadFile, file + ": field '" + field + "': is " + std::to_string(drafter) +
+                                       ", but the target has " + std::to_string(target));
+}
+
+void check_fits_target(const std::string& file, const DflashConfig& drafter,
+                       const ModelConfig& target) {
+  check_equal(file, "hidden_size", drafter.network.hidden_size, target.hidden_size);
+  check_equal(file, "vocab_size", drafter.network.vocab_size, target.vocab_size);
+  if (drafter.num_target_layers > 0)
+    check_equal(file, "num_target_layers", drafter.num_target_layers, target.num_hidden_layers);
+  if (drafter.target_layer_ids.back() >= target.num_hidden_layers)
+    throw Error(ErrorKind::kBadFile, file + ": field 'target_layer_ids': names layer " +
+                                         std::to_string(drafter.target_layer_ids.back()) +
+                                         ", but the target has " +
+                                         std::to_string(target.num_hidden_layers));
+}
+
+// Norms of some rows of the target's embedding, [ids].
+std::vector<double> embedding_norms(Backend& backend, Model& target,
+                                    const std::vector<std::int32_t>& ids) {
+  const auto count = static_cast<std::int64_t>(ids.size());
+  const std::int64_t hidden_size = target.config().hidden_size;
+  const DType act = backend.activation_dtype();
+  const Buffer id_buffer = backend.allocate(ids.size() * sizeof(std::int32_t));
+  const Buffer row_buffer =
+      backend.allocate(static_cast<std::size_t>(count * hidden_size) * size_of(act));
+  const Tensor id_tensor = id_buffer.tensor(DType::kI32, {count});
+  const Tensor rows = row_buffer.tensor(act, {count, hidden_size});
+  backend.upload(id_tensor, ids.data());
+  target.embed(id_tensor, rows);
+  std::vector<std::byte> host(row_buffer.num_bytes());
+  backend.download(host.data(), rows);
+  const WeightFormat format = act == DType::kF32   ? WeightFormat::kF32
+                              : act == DType::kF16 ? WeightFormat::kF16
+                                                   : WeightFormat::kBF16;
+  const HostMatrix matrix{
+      .format = format, .rows = count, .cols = hidden_size, .data = host.data()};
+  std::vector<double> norms;
+  std::vector<float> row(static_cast<std::size_t>(hidden_size));
+  for (std::int64_t i = 0; i < count; ++i) {
+    dequantize_row(matrix, i, row.data());
+    double sum = 0;
+    for (const float value : row) sum += double{value} * double{value};
+    norms.push_back(std::sqrt(sum));
+  }
+  return norms;
+}
+
+// Some drafters were trained with a mask embedding that ships in a file of its own; with the
+// target's row, which was never trained, they draft noise.
+void check_mask_embedding(const std::string& file, Backend& backend, Model& target,
+                          std::int64_t mask_token_id) {
+  constexpr std::int64_t kSamples = 63;
+  constexpr double kSmallest = 0.01;  // of the median
+  std::vector<std::int32_t> ids{static_cast<std::int32_t>(mask_token_id)};
+  for (std::int64_t i = 0; i < kSamples; ++i)
+    ids.push_back(static_cast<std::int32_t>(target.config().vocab_size * i / kSamples));
+  std::vector<double> norms = embedding_norms(backend, target, ids);
+  const double mask_norm = norms[0];
+  std::ranges::nth_element(norms, norms.begin() + kSamples / 2);
+  if (mask_norm < kSmallest * norms[kSamples / 2])
+    throw Error(ErrorKind::kUnsupported,
+                file + ": field 'mask_token_id': the target's embedding of token " +
+                    std::to_string(mask_token_id) +
+                    " is close to zero; drafters with a mask embedding of their own are not "
+                    "supported");
+}
+
+}  // namespace
+
+std::unique_ptr<Model> load_model(Backend& backend, const std::string& path,
+                                  const ModelOptions& options, const ProgressCallback& progress) {
+  const ModelConfig config = load_model_config(path);
+  const Checkpoint checkpoint(path);
+  const bool is_gguf = checkpoint.gguf_metadata() != nullptr;
+  CheckpointSource source(
+      checkpoint,
+      is_gguf ? CheckpointNaming{.name_in_file = gguf_name, .ignored_prefixes = {"rope_freqs."}}
+              : naming_of(config));
+  return build_model(backend, config, source, options, progress);
+}
+
+std::unique_ptr<DflashModel> load_dflash_model(Backend& backend, const std::string& dir,
+                                               Model& target, const ModelOptions& options,
+                                               const ProgressCallback& progress) {
+  DflashConfig config = load_dflash_config(dir);
+  const std::string file = printable((std::filesystem::path(dir) / "config.json").string());
+  check_fits_target(file, config, target.config());
+  if (options.draft_attention_factor)
+    config.network.rope.attention_factor = options.draft_attention_factor;
+  const Checkpoint checkpoint(dir);
+  // Some writers put "model." before every name.
+  CheckpointNaming naming =
+      safetensors_naming(checkpoint.contains("model.fc.weight") ? "model." : "");
+  naming.refuse_unused = true;
+  CheckpointSource source(checkpoint, std::move(naming));
+  DflashWeights weights = load_dflash_weights(backend, source, config, options.parallel, progress);
+  check_mask_embedding(file, backend, target, config.mask_token_id);
+  target.set_feature_layers(config.target_layer_ids);
+  return make_dflash_model(backend, config, std::move(weights), target, options);
+}
+
+std::unique_ptr<Model> make_random_model(Backend& backend, const ModelConfig& config,
+                                         std::uint64_t seed, const ModelOptions& options) {
+  RandomSource source(seed);
+  return build_model(backend, config, source, options, {});
+}
+
+std::unique_ptr<DflashModel> make_random_dflash_model(Backend& backend, const DflashConfig& config,
+                                                      std::uint64_t seed, Model& target,
+                                                      const ModelOptions& options) {
+  RandomSource source(seed);
+  target.set_feature_layers(config.target_layer_ids);
+  return make_dflash_model(backend, config,
+                           load_dflash_weights(backend, source, config, options.parallel, {}),
+                           target, options);
+}
+
+ModelConfig kimi_k2_config(std::int64_t num_hidden_layers, std::int64_t n_routed_experts) {
+  ModelConfig config;
+  config.architecture = Architecture::kDeepseek;
+  config.tensor_prefix = "language_model.";
+  config.hidden_size = 7168;
+  config.num_hidden_layers = num_hidden_layers;
+  config.vocab_size = 163840;
+  config.intermediate_size = 18432;
+  config.num_attention_heads = 64;
+  config.num_key_value_heads = 64;
+  config.head_dim = 192;
+  config.max_position_embeddings = 262144;
+  config.rms_norm_eps = 1e-5;
+  config.rope = {.type = RopeType::kYarn,
+                 .theta = 50000,
+                 .factor = 64,
+                 .original_max_position_embeddings = 4096,
+                 .interleaved = true,
+                 .mscale = 1,
+                 .mscale_all_dim = 1};
+  config.q_lora_rank = 1536;
+  config.kv_lora_rank = 512;
+  config.qk_nope_head_dim = 128;
+  config.qk_rope_head_dim = 64;
+  config.v_head_dim = 128;
+  config.n_routed_experts = n_routed_experts;
+  config.num_experts_per_tok = std::min<std::int64_t>(8, n_routed_experts);
+  config.n_shared_experts = 1;
+  config.moe_intermediate_size = 2048;
+  config.first_k_dense_replace = 1;
+  config.routed_scaling_factor = 2.827;
+  config.bos_token_id = 163584;
+  config.eos_token_ids = {163586, 163585, 163593};
+  return config;
+}
+
+}  // namespace coppice
