@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "backend/factory/make_backend.h"
-#include "io/checkpoint.h"
 #include "model/load_model.h"
+#include "tests/support/golden_file.h"
 #include "tests/support/model_driver.h"
 #include "tests/support/spy_backend.h"
 
@@ -16,12 +16,11 @@ namespace coppice {
 namespace {
 
 using testing::argmax;
+using testing::GoldenFile;
 using testing::ModelDriver;
 using testing::relative_error;
 using testing::StepResult;
 
-const std::string kModel = std::string(COPPICE_SOURCE_DIR) + "/models/tiny-k2";
-const std::string kGolden = std::string(COPPICE_SOURCE_DIR) + "/tests/golden/tiny-k2/";
 constexpr std::int64_t kLayers = 6;
 constexpr std::size_t kChunk = 256;
 constexpr double kReferenceError = 1e-4;
@@ -29,31 +28,11 @@ constexpr double kFastError = 2e-2;
 // Below this gap between the 4th and 5th expert a rounded computation may choose another one.
 constexpr float kRouterMargin = 1e-3f;
 
-struct Golden {
-  explicit Golden(const std::string& name) : file(kGolden + name + ".safetensors") {}
-  Checkpoint file;
-
-  std::span<const float> floats(const char* name) const {
-    const Tensor tensor = file.tensor(name);
-    return {tensor.data<float>(), static_cast<std::size_t>(tensor.num_elements())};
-  }
-  std::span<const std::int32_t> ints(const char* name) const {
-    const Tensor tensor = file.tensor(name);
-    return {tensor.data<std::int32_t>(), static_cast<std::size_t>(tensor.num_elements())};
-  }
-  // The prompt positions whose rows are stored.
-  std::vector<std::size_t> positions() const {
-    const std::size_t n = ints("token_ids").size();
-    std::vector<std::size_t> all{0, 1, n / 3, n / 2, n - 2, n - 1};
-    return all;
-  }
-};
-
 // One backend and the model on it, made once per process.
 struct Loaded {
   explicit Loaded(const std::string& device)
       : spy(make_backend({.device = device, .num_threads = 0})),
-        model(load_model(spy, kModel, {.max_rows = 256, .max_positions = 2048})) {
+        model(load_model(spy, testing::kTinyK2, {.max_rows = 256, .max_positions = 2048})) {
     const std::int64_t layers[] = {0, 1, 2, 3, 4, 5};
     model->set_feature_layers(layers);
   }
@@ -86,7 +65,7 @@ class TargetGolden : public ::testing::TestWithParam<Case> {
 
 TEST_P(TargetGolden, PromptMatches) {
   Loaded& with = loaded(GetParam().device);
-  const Golden golden(GetParam().prompt);
+  const GoldenFile golden(GetParam().prompt);
   const auto tokens = golden.ints("token_ids");
   const std::vector<std::size_t> positions = golden.positions();
   const auto hidden_size = static_cast<std::size_t>(with.model->config().hidden_size);
@@ -126,7 +105,7 @@ TEST_P(TargetGolden, PromptMatches) {
 
 TEST_P(TargetGolden, RouterMatches) {
   Loaded& with = loaded(GetParam().device);
-  const Golden golden(GetParam().prompt);
+  const GoldenFile golden(GetParam().prompt);
   const std::vector<std::size_t> positions = golden.positions();
   ModelDriver driver(with.spy, *with.model, 1600, 0);
   with.spy.clear();
@@ -152,7 +131,7 @@ TEST_P(TargetGolden, RouterMatches) {
 
 TEST_P(TargetGolden, GreedyContinuation) {
   Loaded& with = loaded(GetParam().device);
-  const Golden golden(GetParam().prompt);
+  const GoldenFile golden(GetParam().prompt);
   const auto vocab_size = static_cast<std::size_t>(with.model->config().vocab_size);
   const auto tokens = golden.ints("token_ids"), greedy = golden.ints("greedy");
   const auto margin = golden.floats("greedy_margin");
@@ -168,20 +147,18 @@ TEST_P(TargetGolden, GreedyContinuation) {
 // Every node of the golden trees must be judged as the golden run judged it.
 TEST_P(TargetGolden, TreeVerification) {
   Loaded& with = loaded(GetParam().device);
-  const Golden golden(GetParam().prompt);
+  const GoldenFile golden(GetParam().prompt);
   const auto vocab_size = static_cast<std::size_t>(with.model->config().vocab_size);
   ModelDriver driver(with.spy, *with.model, 1600);
   driver.prefill(golden.ints("token_ids"), kChunk);
   for (const char* name : {"tree8", "tree16", "tree64"}) {
     const std::string tree(name);
     testing::TreeRows rows{.tokens = {golden.ints("greedy")[0]}, .parents = {-1}};
-    for (const std::int32_t token : golden.ints((tree + ".tokens").c_str()))
-      rows.tokens.push_back(token);
-    for (const std::int32_t parent : golden.ints((tree + ".parents").c_str()))
-      rows.parents.push_back(parent);
+    for (const std::int32_t token : golden.ints(tree + ".tokens")) rows.tokens.push_back(token);
+    for (const std::int32_t parent : golden.ints(tree + ".parents")) rows.parents.push_back(parent);
     const StepResult result = driver.verify(rows);
-    const auto expected = golden.ints((tree + ".target_argmax").c_str());
-    const auto margin = golden.floats((tree + ".target_margin").c_str());
+    const auto expected = golden.ints(tree + ".target_argmax");
+    const auto margin = golden.floats(tree + ".target_margin");
     for (std::size_t node = 0; node < expected.size(); ++node)
       EXPECT_EQ(argmax(row_of(result.logits, node, vocab_size)), expected[node])
           << tree << " node " << node << ", margin " << margin[node];
@@ -191,10 +168,7 @@ TEST_P(TargetGolden, TreeVerification) {
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const char* device : {"cpu-reference", "cpu"})
-    for (const char* prompt :
-         {"code_short", "code_long", "prose_mid", "prose_300", "chat_arithmetic", "chat_code",
-          "chat_tool", "chat_tool_result", "code_1400"})
-      all.push_back({device, prompt});
+    for (const char* prompt : testing::kGoldenPrompts) all.push_back({device, prompt});
   return all;
 }
 
