@@ -1,7 +1,9 @@
 # Flags every Coppice target shares.
 add_library(coppice_flags INTERFACE)
 target_compile_options(coppice_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror>
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror
+    # Designated initialisers leave out members on purpose.
+    -Wno-missing-field-initializers>
   # Results must not depend on which multiply-adds a compiler chose to fuse: SIMD files fuse explicitly.
   $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off -march=x86-64-v2 -fno-omit-frame-pointer>)
 target_include_directories(coppice_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
