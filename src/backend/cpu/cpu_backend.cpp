@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "backend/cpu/cpu_backend_base.h"
+#include "base/error.h"
 
 namespace coppice {
 namespace cpu {
@@ -38,8 +39,29 @@ ExpertWeights CpuBackendBase::describe_experts(std::span<const ExpertSource> sou
 }  // namespace cpu
 
 std::unique_ptr<Backend> make_cpu_backend(CpuPath path, int num_threads) {
-  (void)path;
-  return cpu::make_reference_backend(num_threads);
+  const cpu::simd::Kernels* const avx2 = cpu::simd::avx2_kernels();
+  const cpu::simd::Kernels* const avx512 = cpu::simd::avx512_kernels();
+  const cpu::simd::Kernels* kernels = nullptr;
+  switch (path) {
+    case CpuPath::kReference:
+      return cpu::make_reference_backend(num_threads);
+    case CpuPath::kFast:
+      kernels = avx512 != nullptr ? avx512 : avx2;
+      if (kernels == nullptr) return cpu::make_reference_backend(num_threads);
+      break;
+    case CpuPath::kAvx2:
+      kernels = avx2;
+      break;
+    case CpuPath::kAvx512:
+      kernels = avx512;
+      break;
+  }
+  if (kernels == nullptr)
+    throw Error(ErrorKind::kUnsupported, path == CpuPath::kAvx2
+                                             ? "device 'cpu-avx2': this machine has no AVX2"
+                                             : "device 'cpu-avx512': this machine has no AVX-512 "
+                                               "with VNNI");
+  return cpu::make_fast_backend(*kernels, num_threads);
 }
 
 }  // namespace coppice

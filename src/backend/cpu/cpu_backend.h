@@ -12,9 +12,12 @@ namespace coppice {
 enum class CpuPath {
   kReference,  // readable fp32 loops
   kFast,       // the best instruction set this machine has; kReference where it has none
+  kAvx2,       // AVX2 with FMA and F16C
+  kAvx512,     // AVX-512 F, BW, DQ, VL and VNNI
 };
 
-// num_threads 0: all CPUs this process may use.
+// num_threads 0: all CPUs this process may use. Throws Error(kUnsupported) when the machine lacks
+// the instructions of the path.
 std::unique_ptr<Backend> make_cpu_backend(CpuPath path, int num_threads);
 
 }  // namespace coppice

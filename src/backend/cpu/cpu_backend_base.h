@@ -5,6 +5,7 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/ops.h"
+#include "backend/cpu/simd/kernels.h"
 
 namespace coppice::cpu {
 
@@ -54,5 +55,6 @@ class CpuBackendBase : public Backend {
 };
 
 std::unique_ptr<Backend> make_reference_backend(int num_threads);
+std::unique_ptr<Backend> make_fast_backend(const simd::Kernels& kernels, int num_threads);
 
 }  // namespace coppice::cpu

@@ -29,6 +29,9 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
   if (options.device == "cpu") return make_cpu_backend(CpuPath::kFast, options.num_threads);
   if (options.device == "cpu-reference")
     return make_cpu_backend(CpuPath::kReference, options.num_threads);
+  if (options.device == "cpu-avx2") return make_cpu_backend(CpuPath::kAvx2, options.num_threads);
+  if (options.device == "cpu-avx512")
+    return make_cpu_backend(CpuPath::kAvx512, options.num_threads);
   if (options.device == "auto") {
     try {
       return make_cuda_backend(0);
@@ -39,7 +42,8 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
   }
   if (const int index = cuda_index(options.device); index >= 0) return make_cuda_backend(index);
   throw Error(ErrorKind::kInvalidArgument,
-              "device: '" + options.device + "' is none of auto, cpu, cpu-reference, cuda, cuda:N");
+              "device: '" + options.device +
+                  "' is none of auto, cpu, cpu-reference, cpu-avx2, cpu-avx512, cuda, cuda:N");
 }
 
 }  // namespace coppice

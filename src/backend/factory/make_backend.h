@@ -9,7 +9,8 @@
 namespace coppice {
 
 struct BackendOptions {
-  std::string device = "auto";  // "auto", "cpu", "cpu-reference", "cuda" or "cuda:N"
+  std::string device = "auto";  // "auto", "cpu", "cpu-reference", "cpu-avx2",
+                                // "cpu-avx512", "cuda" or "cuda:N"
   int num_threads = 0;          // CPU threads; 0: all that this process may use
 };
 

@@ -1,0 +1,147 @@
+// Every op case on every backend of this machine: against the reference, and row by row.
+#include "tests/ops/op_cases.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <memory>
+#include <regex>
+#include <set>
+
+#include "backend/factory/make_backend.h"
+#include "base/error.h"
+
+namespace coppice::testing {
+namespace {
+
+// Null, with the test skipped, where the machine or the build has no such device.
+std::unique_ptr<Backend> backend_or_skip(const std::string& device, int threads) {
+  try {
+    return make_backend({.device = device, .num_threads = threads});
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kUnsupported) throw;
+    return nullptr;
+  }
+}
+
+class OpCasesTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(OpCasesTest, AgreesWithReference) {
+  const auto tested = backend_or_skip(GetParam(), 2);
+  if (tested == nullptr) GTEST_SKIP() << "no " << GetParam() << " here";
+  const auto reference = make_backend({.device = "cpu-reference", .num_threads = 2});
+  for (const OpCase& op_case : op_cases())
+    for (const std::int64_t size : sweep_sizes()) {
+      const std::string difference =
+          compare_with_reference(op_case, *reference, *tested, row_ids(size, size % 2 == 1));
+      ASSERT_EQ(difference, "");
+    }
+}
+
+TEST_P(OpCasesTest, RowsDoNotDependOnOtherRowsOrThreads) {
+  if (backend_or_skip(GetParam(), 1) == nullptr) GTEST_SKIP() << "no " << GetParam() << " here";
+  const std::int64_t largest = sweep_sizes().back();
+  const auto one_thread = make_backend({.device = GetParam(), .num_threads = 1});
+  std::vector<std::unique_ptr<Backend>> backends;
+  const std::vector<int> counts =
+      GetParam() == "cuda" ? std::vector<int>{1} : std::vector<int>{1, 2, 3, 7};
+  for (const int threads : counts)
+    backends.push_back(make_backend({.device = GetParam(), .num_threads = threads}));
+  for (const OpCase& op_case : op_cases()) {
+    const RowResults alone = rows_alone(op_case, *one_thread, largest);
+    for (std::size_t i = 0; i < sweep_sizes().size(); ++i) {
+      Backend& backend = *backends[i % backends.size()];
+      const std::int64_t size = sweep_sizes()[i];
+      ASSERT_EQ(check_row_independence(op_case, backend, row_ids(size, i % 2 == 0), alone), "");
+    }
+    // The widest step on every number of threads.
+    for (const auto& backend : backends)
+      ASSERT_EQ(check_row_independence(op_case, *backend, row_ids(67, true), alone), "");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, OpCasesTest,
+                         ::testing::Values("cpu-reference", "cpu-avx2", "cpu-avx512", "cuda"),
+                         [](const auto& param) {
+                           return std::regex_replace(param.param, std::regex("-"), "_");
+                         });
+
+// Ops whose cases are of another kind than rows, and where those are.
+const std::set<std::string> kTestedElsewhere = {
+    "compile_draft", "build_tree",  "ngram_propose", "compile_tree",  // tests/spec
+    "sample_rows",   "accept_path", "move_kv",                        // tests/sampling, tests/spec
+};
+
+TEST(OpTableTest, EveryOpHasACase) {
+  std::set<std::string> covered = kTestedElsewhere;
+  for (const OpCase& op_case : op_cases()) covered.insert(op_case.op);
+  std::ifstream header(COPPICE_SOURCE_DIR "/src/backend/backend.h");
+  const std::regex op("virtual void ([a-z_]+)\\(const [A-Za-z]+Args& args\\) = 0;");
+  std::string line;
+  int ops = 0;
+  while (std::getline(header, line)) {
+    std::smatch match;
+    if (!std::regex_search(line, match, op)) continue;
+    ++ops;
+    EXPECT_TRUE(covered.contains(match[1])) << match[1] << " has no row in tests/ops/op_cases.h";
+  }
+  EXPECT_GE(ops, 20);
+}
+
+// ---- Planted faults: the checks above must see them.
+
+OpCase rms_norm_case() {
+  for (const OpCase& op_case : op_cases())
+    if (op_case.op == "rms_norm") return op_case;
+  ADD_FAILURE() << "no rms_norm case";
+  return {};
+}
+
+TEST(OpCheckTest, ComparisonCatchesAWrongValueAndNan) {
+  const auto reference = make_backend({.device = "cpu-reference", .num_threads = 1});
+  const auto tested = make_backend({.device = "cpu-reference", .num_threads = 2});
+  OpCase op_case = rms_norm_case();
+  EXPECT_EQ(compare_with_reference(op_case, *reference, *tested, row_ids(9, true)), "");
+  const auto honest = op_case.run;
+  for (const float fault : {1e-4f, std::numeric_limits<float>::quiet_NaN()}) {
+    op_case.run = [&](Backend& backend, const std::vector<std::int64_t>& rows) {
+      RowResults results = honest(backend, rows);
+      if (&backend == tested.get()) results[4][3] += fault;
+      return results;
+    };
+    EXPECT_NE(compare_with_reference(op_case, *reference, *tested, row_ids(9, true)), "");
+  }
+}
+
+TEST(OpCheckTest, IndependenceCatchesOneBitThatFollowsTheRowCount) {
+  const auto backend = make_backend({.device = "cpu-reference", .num_threads = 1});
+  OpCase op_case = rms_norm_case();
+  const RowResults alone = rows_alone(op_case, *backend, 20);
+  EXPECT_EQ(check_row_independence(op_case, *backend, row_ids(20, false), alone), "");
+  const auto honest = op_case.run;
+  op_case.run = [&](Backend& b, const std::vector<std::int64_t>& rows) {
+    RowResults results = honest(b, rows);
+    if (rows.size() > 16) results[5][0] = std::nextafter(results[5][0], 100.0f);
+    return results;
+  };
+  EXPECT_EQ(check_row_independence(op_case, *backend, row_ids(16, false), alone), "");
+  EXPECT_NE(check_row_independence(op_case, *backend, row_ids(17, false), alone), "");
+}
+
+TEST(OpCheckTest, IndependenceCatchesAPaddedRowThatLeaks) {
+  const auto backend = make_backend({.device = "cpu-reference", .num_threads = 1});
+  OpCase op_case = rms_norm_case();
+  const RowResults alone = rows_alone(op_case, *backend, 8);
+  const auto honest = op_case.run;
+  op_case.run = [&](Backend& b, const std::vector<std::int64_t>& rows) {
+    RowResults results = honest(b, rows);
+    for (std::size_t i = 1; i < rows.size(); ++i)
+      if (rows[i - 1] == kPadding) results[i][0] += 0 * std::numeric_limits<float>::quiet_NaN();
+    return results;
+  };
+  EXPECT_EQ(check_row_independence(op_case, *backend, row_ids(8, false), alone), "");
+  EXPECT_NE(check_row_independence(op_case, *backend, row_ids(8, true), alone), "");
+}
+
+}  // namespace
+}  // namespace coppice::testing
