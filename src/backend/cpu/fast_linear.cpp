@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "backend/cpu/dequantize.h"
 #include "backend/cpu/ops.h"
+#include "backend/dequantize.h"
 
 namespace coppice::cpu {
 namespace {
@@ -37,7 +37,7 @@ PreparedRows prepare_rows(const simd::Kernels& kernels, const simd::PackedMatrix
     for (std::int64_t i = begin; i < end; ++i) {
       const float* const from = x + i * x_stride;
       if (quantized) {
-        kernels.quantize(weight.layout, from, 0, cols / kGroup, cols, rows + i * stride);
+        kernels.quantize(weight.layout, from, 0, cols / kQuantGroup, cols, rows + i * stride);
       } else {
         auto* const to = reinterpret_cast<float*>(rows + i * stride);
         std::memcpy(to, from, static_cast<std::size_t>(cols) * sizeof(float));

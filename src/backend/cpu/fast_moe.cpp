@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "backend/cpu/dequantize.h"
 #include "backend/cpu/fast_linear.h"
 #include "backend/cpu/moe_ops.h"
+#include "backend/dequantize.h"
 
 namespace coppice::cpu {
 namespace {
@@ -18,7 +18,7 @@ constexpr std::int64_t kMaxTopK = 64;
 constexpr std::int64_t kRowsPerPass = 16;  // rows whose gate and up halves wait on the stack
 
 std::int64_t groups_of(std::int64_t columns) {
-  return (columns + kGroup - 1) / kGroup;
+  return (columns + kQuantGroup - 1) / kQuantGroup;
 }
 
 // What pass one leaves for pass two: the hidden activations, one prepared row per slot.
@@ -32,8 +32,9 @@ void gate_up_group(const simd::Kernels& kernels, const PackedExpert& expert, std
                    const PreparedRows& x, const std::int32_t* rows, const std::int32_t* slots,
                    std::int64_t count, const HiddenRows& hidden) {
   const simd::PackedMatrix& down = expert.down.view;
-  const std::int64_t first = g * kGroup, last = std::min(first + kGroup, expert.gate.view.rows);
-  float gate[kRowsPerPass * kGroup], up[kRowsPerPass * kGroup], product[kGroup];
+  const std::int64_t first = g * kQuantGroup,
+                     last = std::min(first + kQuantGroup, expert.gate.view.rows);
+  float gate[kRowsPerPass * kQuantGroup], up[kRowsPerPass * kQuantGroup], product[kQuantGroup];
   for (std::int64_t i = 0; i < count; i += kRowsPerPass) {
     const std::int64_t pass = std::min(kRowsPerPass, count - i);
     simd::MatmulArgs args{.weight = expert.gate.view,
@@ -44,7 +45,7 @@ void gate_up_group(const simd::Kernels& kernels, const PackedExpert& expert, std
                           .x_rows = rows + i,
                           .count = pass,
                           .out = gate,
-                          .out_stride = kGroup,
+                          .out_stride = kQuantGroup,
                           .out_first = first};
     kernels.matmul(args);
     args.weight = expert.up.view;
@@ -52,7 +53,7 @@ void gate_up_group(const simd::Kernels& kernels, const PackedExpert& expert, std
     kernels.matmul(args);
     for (std::int64_t row = 0; row < pass; ++row) {
       std::uint8_t* const out = hidden.data + slots[i + row] * hidden.stride;
-      kernels.silu_mul(gate + row * kGroup, up + row * kGroup, last - first, product);
+      kernels.silu_mul(gate + row * kQuantGroup, up + row * kQuantGroup, last - first, product);
       if (simd::is_quantized(down.layout)) {
         kernels.quantize(down.layout, product, g, 1, down.cols, out);
       } else {

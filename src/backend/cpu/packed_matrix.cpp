@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "backend/cpu/dequantize.h"
+#include "backend/dequantize.h"
 #include "base/half.h"
 
 namespace coppice::cpu {
@@ -36,7 +36,7 @@ Layout layout_of(std::span<const HostMatrix> parts) {
 }
 
 std::int64_t block_bytes_of(Layout layout, std::int64_t cols) {
-  const std::int64_t groups = cols / kGroup;
+  const std::int64_t groups = cols / kQuantGroup;
   switch (layout) {
     case Layout::kF32:
       return cols * 64;
@@ -58,7 +58,7 @@ std::int64_t block_bytes_of(Layout layout, std::int64_t cols) {
 class LanePacker {
  public:
   LanePacker(Layout layout, std::int64_t cols, std::uint8_t* block, std::int64_t lane)
-      : layout_(layout), groups_(cols / kGroup), block_(block), lane_(lane) {}
+      : layout_(layout), groups_(cols / kQuantGroup), block_(block), lane_(lane) {}
 
   void pack(const HostMatrix& m, std::int64_t row) const {
     switch (layout_) {
@@ -138,7 +138,7 @@ class LanePacker {
   void pack_q8(const HostMatrix& m, std::int64_t row) const {
     const std::uint8_t* from = static_cast<const std::uint8_t*>(m.data) + row * groups_ * 34;
     for (std::int64_t g = 0; g < groups_; ++g, from += 34) {
-      for (std::int64_t i = 0; i < kGroup; ++i)
+      for (std::int64_t i = 0; i < kQuantGroup; ++i)
         put(512 * g + 64 * (i / 4) + 4 * lane_ + i % 4,
             static_cast<std::uint8_t>(from[2 + i] ^ 0x80));
       copy_half(512 * groups_ + 32 * g, from);

@@ -1,6 +1,8 @@
 // rope_and_write_kv and attention, MLA and GQA, over three sequences with scattered blocks.
 #include <array>
 #include <cmath>
+#include <limits>
+#include <map>
 
 #include "tests/ops/support/staging.h"
 
@@ -38,10 +40,12 @@ bool holds_key(std::int64_t slot) {
 }
 
 Tensor cache(Staging& s, std::uint32_t stream, std::int64_t row_size) {
-  std::vector<float> values;
-  for (std::int64_t slot = 0; slot < kNumBlocks * kBlockSize; ++slot)
-    for (std::int64_t i = 0; i < row_size; ++i)
-      values.push_back(holds_key(slot) ? noise(stream, slot, i) : kNan);
+  static std::map<std::pair<std::uint32_t, std::int64_t>, std::vector<float>> planes;
+  std::vector<float>& values = planes[{stream, row_size}];
+  if (values.empty())
+    for (std::int64_t slot = 0; slot < kNumBlocks * kBlockSize; ++slot)
+      for (std::int64_t i = 0; i < row_size; ++i)
+        values.push_back(holds_key(slot) ? noise(stream, slot, i) : kNan);
   return s.kv({kNumBlocks, kBlockSize, row_size}, values);
 }
 
@@ -121,7 +125,9 @@ RowResults run_gqa_attention(Backend& backend, const std::vector<std::int64_t>& 
 constexpr std::int64_t kMaxPositions = 300;
 
 Tensor cos_sin(Staging& s, std::int64_t dim) {
-  std::vector<float> values;
+  static std::map<std::int64_t, std::vector<float>> tables;
+  std::vector<float>& values = tables[dim];
+  if (!values.empty()) return s.f32({kMaxPositions, dim}, values);
   for (std::int64_t p = 0; p < kMaxPositions; ++p)
     for (std::int64_t i = 0; i < dim; ++i) {
       const double frequency =

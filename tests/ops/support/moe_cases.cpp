@@ -1,4 +1,5 @@
 // moe_route and moe_experts.
+#include <limits>
 #include "tests/ops/support/staging.h"
 
 namespace coppice::testing {
@@ -37,7 +38,8 @@ RowResults run_route(Backend& backend, const std::vector<std::int64_t>& rows, Ro
   // Padded rows must have come out as no expert at all.
   const std::vector<float> chosen = s.read(ids);
   for (std::size_t i = 0; i < chosen.size(); ++i)
-    if (rows[i / static_cast<std::size_t>(size.top_k)] == kPadding) COPPICE_CHECK_EQ(chosen[i], -1);
+    if (rows[i / static_cast<std::size_t>(size.top_k)] == kPadding)
+      COPPICE_CHECK_EQ(chosen[i], -1.0f);
   RowResults results;
   s.collect(ids, rows, results);
   s.collect(weights, rows, results);
@@ -60,16 +62,14 @@ RowResults run_experts(Backend& backend, const std::vector<std::int64_t>& rows,
                        const ExpertSize& size) {
   Staging s(backend);
   const auto count = static_cast<std::int64_t>(rows.size());
-  std::vector<RandomMatrix> matrices;
+  std::vector<ExpertSource> sources;
   for (std::int64_t e = 0; e < size.experts; ++e) {
     const auto stream = static_cast<std::uint32_t>(100 + 10 * e);
-    matrices.emplace_back(size.format, size.intermediate, size.hidden, stream);
-    matrices.emplace_back(size.format, size.intermediate, size.hidden, stream + 3);
-    matrices.emplace_back(size.format, size.hidden, size.intermediate, stream + 6);
+    sources.push_back(
+        {random_matrix(size.format, size.intermediate, size.hidden, stream).view(),
+         random_matrix(size.format, size.intermediate, size.hidden, stream + 3).view(),
+         random_matrix(size.format, size.hidden, size.intermediate, stream + 6).view()});
   }
-  std::vector<ExpertSource> sources;
-  for (std::size_t e = 0; e < matrices.size(); e += 3)
-    sources.push_back({matrices[e].view(), matrices[e + 1].view(), matrices[e + 2].view()});
   const ExpertWeights experts = backend.load_experts(sources);
   std::vector<std::int32_t> ids;
   std::vector<float> weights;
@@ -96,7 +96,8 @@ RowResults run_experts(Backend& backend, const std::vector<std::int64_t>& rows,
     seen[static_cast<std::size_t>(id)] = true;
     ++expected;
   }
-  COPPICE_CHECK_EQ(s.read(distinct)[0], expected);
+  const float counted = s.read(distinct)[0];
+  COPPICE_CHECK_EQ(counted, expected);
   RowResults results;
   s.collect(out, rows, results);
   return results;
@@ -122,8 +123,8 @@ void add_moe_cases(std::vector<OpCase>& cases) {
   experts("int4 all to one", 1e-4f, {9, 3, 96, 64, WeightFormat::kInt4Group32, false, true});
   experts("bf16", 1e-4f, {8, 2, 64, 48, WeightFormat::kBF16, true, false});
   experts("bf16 odd", 1e-4f, {5, 2, 50, 37, WeightFormat::kBF16, false, false});
-  experts("q4_0", 3e-2f, {8, 2, 64, 96, WeightFormat::kQ4_0, true, false});
-  experts("q8_0", 3e-2f, {8, 2, 64, 96, WeightFormat::kQ8_0, true, false});
+  experts("q4_0", 5e-2f, {8, 2, 64, 96, WeightFormat::kQ4_0, true, false});
+  experts("q8_0", 5e-2f, {8, 2, 64, 96, WeightFormat::kQ8_0, true, false});
 }
 
 }  // namespace coppice::testing

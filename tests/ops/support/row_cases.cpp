@@ -1,4 +1,5 @@
 // embed, norms, silu_mul, all_reduce, gather_rows.
+#include <limits>
 #include <utility>
 
 #include "tests/ops/support/staging.h"

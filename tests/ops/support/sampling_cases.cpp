@@ -1,4 +1,5 @@
 // top_k_log_probs: the one tree op that works row by row.
+#include <limits>
 #include "tests/ops/support/staging.h"
 
 namespace coppice::testing {

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
+#include <tuple>
 
 #include "base/half.h"
 #include "base/rng.h"
@@ -220,6 +222,14 @@ HostMatrix RandomMatrix::view() const {
           .cols = cols,
           .data = data.data(),
           .scales = scales.empty() ? nullptr : scales.data()};
+}
+
+const RandomMatrix& random_matrix(WeightFormat format, std::int64_t rows, std::int64_t cols,
+                                  std::uint32_t stream) {
+  using Key = std::tuple<WeightFormat, std::int64_t, std::int64_t, std::uint32_t>;
+  static std::map<Key, RandomMatrix> matrices;
+  return matrices.try_emplace(Key(format, rows, cols, stream), format, rows, cols, stream)
+      .first->second;
 }
 
 const char* name_of(WeightFormat format) {

@@ -54,6 +54,10 @@ struct RandomMatrix {
   std::vector<std::uint8_t> data, scales;
 };
 
+// The same matrix again and again: made once per process.
+const RandomMatrix& random_matrix(WeightFormat format, std::int64_t rows, std::int64_t cols,
+                                  std::uint32_t stream);
+
 const char* name_of(WeightFormat format);
 
 }  // namespace coppice::testing
