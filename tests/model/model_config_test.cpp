@@ -211,10 +211,14 @@ TEST(ModelConfig, TinyK2) {
   EXPECT_EQ(model.eos_token_ids, (std::vector<std::int64_t>{5122, 5121, 5129}));
 }
 
-// The published file itself, where a copy is at hand.
+// The published file itself, where a copy is at hand: in $COPPICE_SHARED, or beside the repository.
 TEST(ModelConfig, PublishedKimiK25) {
-  const char* folder = std::getenv("COPPICE_KIMI_DIR");
-  if (folder == nullptr) GTEST_SKIP() << "COPPICE_KIMI_DIR is not set";
+  const char* named = std::getenv("COPPICE_SHARED");
+  const std::filesystem::path shared =
+      named != nullptr ? std::filesystem::path(named)
+                       : std::filesystem::path(COPPICE_SOURCE_DIR).parent_path() / "shared";
+  const std::string folder = (shared / "data/kimi-k2.5").string();
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << folder << " is absent (COPPICE_SHARED)";
   const ModelConfig model = load_model_config(folder);
   EXPECT_EQ(model.num_hidden_layers, 61);
   EXPECT_EQ(model.tensor_prefix, "language_model.");
