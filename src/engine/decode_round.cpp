@@ -1,0 +1,177 @@
+#include "engine/decode_round.h"
+
+namespace coppice {
+namespace {
+
+enum GraphKind : std::int32_t { kPropose = 1, kJudge = 2 };
+
+std::int32_t narrow(std::int64_t value) {
+  return static_cast<std::int32_t>(value);
+}
+
+}  // namespace
+
+void DecodeRound::run(const RoundShape& shape) {
+  Backend& backend = parts_.backend;
+  last_mark_ns_ = parts_.clock.now_ns();
+  const std::int32_t variant = (shape.drafting ? 1 : 0) | (shape.cut_by_cost ? 2 : 0);
+  backend.run_graph({kPropose, narrow(shape.batch), narrow(shape.max_rows), variant}, [&] {
+    draft(shape);
+    build_trees(shape);
+    cut_and_compile(shape);
+  });
+  const std::int64_t rows = rows_to_verify(shape);
+  backend.run_graph({kJudge, narrow(shape.batch), narrow(rows), shape.top_log_probs ? 1 : 0}, [&] {
+    verify(shape, rows);
+    commit(shape);
+  });
+  parts_.buffers.download_results();
+  num_rows_ = parts_.buffers.host_results.row_offsets.data<std::int32_t>()[shape.batch];
+}
+
+void DecodeRound::draft(const RoundShape& shape) {
+  if (shape.drafting) parts_.drafter.draft(draft_batch(shape.batch));
+  mark(Verb::kDraft);
+}
+
+void DecodeRound::build_trees(const RoundShape& shape) {
+  Drafter& drafter = shape.drafting ? parts_.drafter : parts_.no_drafter;
+  drafter.build_tree(draft_batch(shape.batch));
+  mark(Verb::kTreeBuild);
+}
+
+void DecodeRound::cut_and_compile(const RoundShape& shape) {
+  RoundBuffers& b = parts_.buffers;
+  parts_.backend.compile_tree({.trees = trees(shape.batch),
+                               .context_len = b.context_len.rows(0, shape.batch),
+                               .block_tables = b.block_tables.rows(0, shape.batch),
+                               .cost_ms = shape.cut_by_cost ? b.cost_ms : Tensor(),
+                               .bucket_rows = shape.cut_by_cost ? b.bucket_rows : Tensor(),
+                               .calibration = shape.cut_by_cost ? b.calibration : Tensor(),
+                               .token_ids = b.token_ids.rows(0, shape.max_rows),
+                               .positions = b.positions.rows(0, shape.max_rows),
+                               .slots = b.slots.rows(0, shape.max_rows),
+                               .seq_of_row = b.seq_of_row.rows(0, shape.max_rows),
+                               .node_of_row = b.node_of_row.rows(0, shape.max_rows),
+                               .kv_len = b.kv_len.rows(0, shape.max_rows),
+                               .path_len = b.path_len.rows(0, shape.max_rows),
+                               .path = b.path.rows(0, shape.max_rows),
+                               .row_offsets = b.results.row_offsets.rows(0, shape.batch + 1)});
+  mark(Verb::kCutAndCompile);
+}
+
+void DecodeRound::verify(const RoundShape& shape, std::int64_t rows) {
+  RoundBuffers& b = parts_.buffers;
+  choices_ =
+      parts_.verifier.forward({.token_ids = b.token_ids.rows(0, rows),
+                               .positions = b.positions.rows(0, rows),
+                               .slots = b.slots.rows(0, rows),
+                               .attention = {.seq_of_row = b.seq_of_row.rows(0, rows),
+                                             .kv_len = b.kv_len.rows(0, rows),
+                                             .path_len = b.path_len.rows(0, rows),
+                                             .path = b.path.rows(0, rows),
+                                             .block_tables = b.block_tables.rows(0, shape.batch),
+                                             .max_kv_len = b.sizes().max_blocks * kBlockSize,
+                                             .provenance = Provenance::kDecided},
+                               .output_rows = {}});
+  parts_.verifier.sample(choices_, b.positions.rows(0, rows), b.seq_of_row.rows(0, rows),
+                         b.node_of_row.rows(0, rows), trees(shape.batch),
+                         parts_.sampling.view(shape.batch));
+  mark(Verb::kVerify);
+}
+
+void DecodeRound::commit(const RoundShape& shape) {
+  RoundBuffers& b = parts_.buffers;
+  const std::int64_t slots = shape.batch * b.sizes().max_path;
+  accept(shape.batch, choices_, b.slots);
+  parts_.backend.move_kv({.planes = parts_.cache.planes(),
+                          .src = b.move_src.rows(0, slots),
+                          .dst = b.move_dst.rows(0, slots)});
+  if (parts_.drafter_model != nullptr) {
+    const Tensor features = b.context_features.rows(0, slots);
+    parts_.backend.gather_rows(
+        {.src = choices_.features, .rows = b.feature_rows.rows(0, slots), .out = features});
+    parts_.drafter_model->append_context(features, b.feature_positions.rows(0, slots),
+                                         b.feature_slots.rows(0, slots), *parts_.drafter_cache,
+                                         Provenance::kDecided);
+  }
+  gather_log_probs(shape.batch, choices_, shape.top_log_probs);
+  mark(Verb::kCommit);
+}
+
+void DecodeRound::accept(std::int64_t batch, const Verifier::Choices& out, const Tensor& slots) {
+  RoundBuffers& b = parts_.buffers;
+  const std::int64_t paths = batch * b.sizes().max_path;
+  parts_.backend.accept_path({.trees = trees(batch),
+                              .row_offsets = b.results.row_offsets.rows(0, batch + 1),
+                              .choices = out.choices,
+                              .finite = out.finite,
+                              .slots = slots.rows(0, out.choices.shape(0)),
+                              .block_tables = b.block_tables.rows(0, batch),
+                              .sampling = parts_.sampling.view(batch),
+                              .context_len = b.context_len.rows(0, batch),
+                              .anchors = b.anchors.rows(0, batch),
+                              .accepted_rows = b.results.accepted_rows.rows(0, batch),
+                              .emitted = b.results.emitted.rows(0, batch),
+                              .num_emitted = b.results.num_emitted.rows(0, batch),
+                              .finish_reason = b.results.finish_reason.rows(0, batch),
+                              .move_src = b.move_src.rows(0, paths),
+                              .move_dst = b.move_dst.rows(0, paths),
+                              .feature_rows = b.feature_rows.rows(0, paths),
+                              .feature_positions = b.feature_positions.rows(0, paths),
+                              .feature_slots = b.feature_slots.rows(0, paths)});
+}
+
+// The accepted rows are the rows that chose the emitted tokens, one for one.
+void DecodeRound::gather_log_probs(std::int64_t batch, const Verifier::Choices& out,
+                                   bool top_log_probs) {
+  RoundBuffers& b = parts_.buffers;
+  const std::int64_t paths = batch * b.sizes().max_path;
+  const auto gather = [&](const Tensor& src, const Tensor& dst) {
+    parts_.backend.gather_rows(
+        {.src = src, .rows = b.feature_rows.rows(0, paths), .out = dst.rows(0, paths)});
+  };
+  gather(out.log_probs.reshape({out.log_probs.shape(0), 1}), b.results.log_probs);
+  if (!top_log_probs) return;
+  parts_.verifier.top_log_probs(out);
+  gather(out.top_ids, b.results.top_ids);
+  gather(out.top_log_probs, b.results.top_log_probs);
+}
+
+DraftBatch DecodeRound::draft_batch(std::int64_t batch) const {
+  const RoundBuffers& b = parts_.buffers;
+  return {.anchors = b.anchors.rows(0, batch),
+          .context_len = b.context_len.rows(0, batch),
+          .block_tables = b.block_tables.rows(0, batch),
+          .budgets = b.budgets.rows(0, batch),
+          .min_scores = b.min_scores.rows(0, batch),
+          .sampling = parts_.sampling.view(batch),
+          .trees = trees(batch)};
+}
+
+TreeBuffers DecodeRound::trees(std::int64_t batch) const {
+  const TreeBuffers& all = parts_.buffers.results.trees;
+  return {.tokens = all.tokens.rows(0, batch),
+          .parents = all.parents.rows(0, batch),
+          .depths = all.depths.rows(0, batch),
+          .scores = all.scores.rows(0, batch),
+          .counts = all.counts.rows(0, batch)};
+}
+
+// A synchronous backend tells how many rows the cut left, at no cost; elsewhere the step keeps its
+// bucket and the rest is padding.
+std::int64_t DecodeRound::rows_to_verify(const RoundShape& shape) {
+  if (parts_.backend.device() != Device::kCpu) return shape.max_rows;
+  std::int32_t rows = 0;
+  parts_.backend.download(&rows, parts_.buffers.results.row_offsets.rows(shape.batch, 1));
+  return rows;
+}
+
+void DecodeRound::mark(Verb verb) {
+  if (parts_.backend.device() != Device::kCpu) return;
+  const std::int64_t now = parts_.clock.now_ns();
+  verb_ns_[static_cast<std::size_t>(verb)] = now - last_mark_ns_;
+  last_mark_ns_ = now;
+}
+
+}  // namespace coppice

@@ -1,0 +1,73 @@
+// One decode round as five verbs: draft, tree build, cut and compile, verify, commit.
+#pragma once
+
+#include <array>
+
+#include "base/clock.h"
+#include "engine/metrics.h"
+#include "engine/round_buffers.h"
+#include "sampling/sampling_state.h"
+#include "spec/drafter.h"
+#include "spec/verifier.h"
+
+namespace coppice {
+
+struct RoundShape {
+  std::int64_t batch = 0;      // places 0 .. batch - 1
+  std::int64_t max_rows = 0;   // of the verify step; trees are cut to fit
+  bool drafting = false;       // false: every budget is 0
+  bool cut_by_cost = false;    // trees are cut to the best bucket of the cost table
+  bool top_log_probs = false;  // some sequence wants alternatives
+};
+
+// What a round works on; everything outlives it.
+struct RoundParts {
+  Backend& backend;
+  RoundBuffers& buffers;
+  SamplingState& sampling;
+  Verifier& verifier;
+  PagedKvCache& cache;  // the target's
+  Drafter& drafter;
+  Drafter& no_drafter;          // for rounds that do not draft
+  DflashModel* drafter_model;   // null: no features are kept
+  PagedKvCache* drafter_cache;  // with drafter_model
+  const Clock& clock;
+};
+
+class DecodeRound {
+ public:
+  explicit DecodeRound(const RoundParts& parts) : parts_(parts) {}
+
+  // Runs the five verbs; RoundBuffers::host_results then hold what happened.
+  void run(const RoundShape& shape);
+  // The last two verbs' tail, for prefill steps too: emit the choices of `out`, whose rows lie at
+  // `slots`, move keys, keep features.
+  void accept(std::int64_t batch, const Verifier::Choices& out, const Tensor& slots);
+  void gather_log_probs(std::int64_t batch, const Verifier::Choices& out, bool top_log_probs);
+
+  // Of the last round: time of each verb (where the backend is synchronous), rows of the verify
+  // step without padding, and its logits.
+  const std::array<std::int64_t, kNumVerbs>& verb_ns() const { return verb_ns_; }
+  std::int64_t num_rows() const { return num_rows_; }
+  const Verifier::Choices& choices() const { return choices_; }
+
+ private:
+  void draft(const RoundShape& shape);
+  void build_trees(const RoundShape& shape);
+  void cut_and_compile(const RoundShape& shape);
+  void verify(const RoundShape& shape, std::int64_t rows);
+  void commit(const RoundShape& shape);
+
+  DraftBatch draft_batch(std::int64_t batch) const;
+  TreeBuffers trees(std::int64_t batch) const;
+  std::int64_t rows_to_verify(const RoundShape& shape);
+  void mark(Verb verb);
+
+  RoundParts parts_;
+  std::array<std::int64_t, kNumVerbs> verb_ns_{};
+  std::int64_t last_mark_ns_ = 0;
+  std::int64_t num_rows_ = 0;
+  Verifier::Choices choices_;
+};
+
+}  // namespace coppice

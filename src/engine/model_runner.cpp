@@ -1,0 +1,192 @@
+#include "engine/model_runner.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace coppice {
+namespace {
+
+constexpr std::int64_t kDefaultNgramTokens = 8;
+constexpr std::int64_t kDefaultCacheBytes = std::int64_t{1} << 30;
+
+}  // namespace
+
+ModelRunner::ModelRunner(const EngineConfig& config, EngineParts parts, std::int64_t max_model_len)
+    : config_(config), parts_(std::move(parts)), max_model_len_(max_model_len) {
+  Backend& backend = *parts_.backend;
+  if (has_drafter_model())
+    parts_.model->set_feature_layers(parts_.drafter_model->config().target_layer_ids);
+  const std::int64_t num_blocks = choose_num_blocks();
+  cache_ = std::make_unique<PagedKvCache>(backend, parts_.model->kv_layout(), num_blocks);
+  if (has_drafter_model())
+    drafter_cache_ =
+        std::make_unique<PagedKvCache>(backend, parts_.drafter_model->kv_layout(), num_blocks);
+  no_drafter_ = make_no_drafter(backend, config.max_num_seqs);
+  sampling_ = std::make_unique<SamplingState>(backend, config.max_num_seqs, max_model_len + 1);
+  set_speculative(config.speculative);
+}
+
+std::int64_t ModelRunner::choose_num_blocks() const {
+  if (config_.num_kv_blocks > 0) return config_.num_kv_blocks;
+  const DType dtype = parts_.backend->kv_dtype();
+  std::int64_t block_bytes = bytes_per_block(parts_.model->kv_layout(), dtype);
+  if (has_drafter_model()) block_bytes += bytes_per_block(parts_.drafter_model->kv_layout(), dtype);
+  if (config_.kv_cache_bytes > 0) return config_.kv_cache_bytes / block_bytes;
+  const std::int64_t sequence = max_model_len_ / kBlockSize + 4;
+  return std::max(sequence,
+                  std::min(config_.max_num_seqs * sequence, kDefaultCacheBytes / block_bytes));
+}
+
+std::unique_ptr<Drafter> ModelRunner::make_drafter(const SpeculativeConfig& speculative) {
+  Backend& backend = *parts_.backend;
+  if (parts_.make_drafter) return parts_.make_drafter(backend);
+  switch (speculative.method) {
+    case SpeculativeMethod::kNone:
+      return make_no_drafter(backend, config_.max_num_seqs);
+    case SpeculativeMethod::kNgram: {
+      const std::int64_t tokens = speculative.num_speculative_tokens > 0
+                                      ? speculative.num_speculative_tokens
+                                      : kDefaultNgramTokens;
+      return make_ngram_drafter(backend, speculative.prompt_lookup_min,
+                                speculative.prompt_lookup_max, tokens);
+    }
+    case SpeculativeMethod::kChain:
+    case SpeculativeMethod::kDdtree:
+      break;
+  }
+  if (!has_drafter_model())
+    throw Error(ErrorKind::kInvalidArgument, std::string("speculative method ") +
+                                                 name_of(speculative.method) +
+                                                 " needs a drafter: give speculative_model");
+  const std::int64_t top_k =
+      speculative.method == SpeculativeMethod::kChain ? 1 : max_nodes_of(speculative);
+  return make_dflash_drafter(backend, *parts_.drafter_model, *drafter_cache_,
+                             parts_.model->config().vocab_size, config_.max_num_seqs, top_k);
+}
+
+// A tree of N nodes reaches rank N - 1 at most.
+std::int64_t ModelRunner::max_nodes_of(const SpeculativeConfig& speculative) const {
+  const bool fixed = speculative.ddtree_budget != kAutoBudget;
+  return std::max<std::int64_t>(1,
+                                fixed ? speculative.ddtree_budget : speculative.max_ddtree_budget);
+}
+
+void ModelRunner::set_speculative(const SpeculativeConfig& speculative) {
+  Backend& backend = *parts_.backend;
+  round_.reset();
+  drafter_ = make_drafter(speculative);
+  const bool tree = speculative.method == SpeculativeMethod::kDdtree || parts_.make_drafter;
+  const std::int64_t max_nodes =
+      tree ? max_nodes_of(speculative) : std::max<std::int64_t>(1, drafter_->max_depth());
+  const std::int64_t feature_size =
+      has_drafter_model() ? std::ssize(parts_.drafter_model->config().target_layer_ids) *
+                                parts_.model->config().hidden_size
+                          : 0;
+  const std::int64_t verify_rows =
+      std::max(config_.max_num_seqs,
+               std::min(config_.max_verify_rows, config_.max_num_seqs * (max_nodes + 1)));
+  const std::int64_t max_rows = std::max(config_.max_num_batched_tokens, verify_rows);
+  RoundSizes sizes = {.max_num_seqs = config_.max_num_seqs,
+                      .max_rows = max_rows,
+                      .max_nodes = max_nodes,
+                      .max_path = drafter_->max_depth() + 1,
+                      .max_blocks = 0,
+                      .num_buckets = BudgetController::kNumBuckets,
+                      .feature_size = feature_size};
+  const std::int64_t look_ahead = std::max(drafter_->lookahead(), max_nodes + 1);
+  sizes.max_blocks = (max_model_len_ + 2 * sizes.max_path + look_ahead) / kBlockSize + 1;
+  buffers_ = std::make_unique<RoundBuffers>(backend, sizes);
+  verifier_ = std::make_unique<Verifier>(backend, *parts_.model, *cache_, max_rows, verify_rows,
+                                         feature_size);
+  batch_builder_ = std::make_unique<BatchBuilder>(backend, *buffers_, *sampling_);
+  round_ = std::make_unique<DecodeRound>(RoundParts{.backend = backend,
+                                                    .buffers = *buffers_,
+                                                    .sampling = *sampling_,
+                                                    .verifier = *verifier_,
+                                                    .cache = *cache_,
+                                                    .drafter = *drafter_,
+                                                    .no_drafter = *no_drafter_,
+                                                    .drafter_model = parts_.drafter_model.get(),
+                                                    .drafter_cache = drafter_cache_.get(),
+                                                    .clock = *parts_.clock});
+}
+
+std::int64_t ModelRunner::reserve() const {
+  return 2 * max_path() + std::max(drafter_->lookahead(), max_nodes() + 1);
+}
+
+void ModelRunner::prefill(std::span<const PrefillChunk> chunks, Provenance provenance,
+                          std::int64_t batch, bool top_log_probs) {
+  RoundBuffers& b = *buffers_;
+  const BatchBuilder::PrefillRows rows = batch_builder_->build_prefill(chunks, provenance, batch);
+  prefill_choices_ = verifier_->forward(rows.batch);
+  if (has_drafter_model())
+    parts_.drafter_model->append_context(prefill_choices_.features, rows.batch.positions,
+                                         rows.batch.slots, *drafter_cache_, provenance);
+  if (rows.num_outputs == 0) return;
+  const std::int64_t outputs = rows.num_outputs;
+  const TreeBuffers& trees = b.results.trees;
+  verifier_->sample(prefill_choices_, b.output_positions.rows(0, outputs),
+                    b.output_seqs.rows(0, outputs), b.output_nodes.rows(0, outputs), trees,
+                    sampling_->view(batch));
+  round_->accept(batch, prefill_choices_, b.output_slots);
+  round_->gather_log_probs(batch, prefill_choices_, top_log_probs);
+  b.download_results();
+}
+
+void ModelRunner::decode(const RoundShape& shape, const RoundBudgets& budgets,
+                         const BudgetController& controller) {
+  Backend& backend = *parts_.backend;
+  RoundBuffers& b = *buffers_;
+  backend.upload(b.budgets.rows(0, shape.batch), budgets.budgets.data());
+  backend.upload(b.min_scores.rows(0, shape.batch), budgets.min_scores.data());
+  if (shape.cut_by_cost) {
+    backend.upload(b.cost_ms, controller.cost_ms().data());
+    backend.upload(b.bucket_rows, controller.bucket_rows().data());
+    backend.upload(b.calibration, controller.calibration().data());
+  }
+  round_->run(shape);
+}
+
+double ModelRunner::measure_verify_ms(std::int64_t rows) {
+  const auto count = static_cast<std::size_t>(rows);
+  const std::int64_t vocab_size = parts_.model->config().vocab_size;
+  std::vector<std::int32_t> token_ids(count), positions(count), zeros(count, 0), ones(count, 1);
+  for (std::size_t i = 0; i < count; ++i) {
+    token_ids[i] =
+        static_cast<std::int32_t>((i * 7919 + 13) % static_cast<std::size_t>(vocab_size));
+    positions[i] = static_cast<std::int32_t>(i);
+  }
+  RoundBuffers& b = *buffers_;
+  const auto upload = [&](const Tensor& tensor, const std::vector<std::int32_t>& values) {
+    parts_.backend->upload(tensor.rows(0, rows), values.data());
+    return tensor.rows(0, rows);
+  };
+  // One sequence without context: every row sees itself only, at its own slot of the first blocks.
+  std::vector<std::int32_t> path(count * static_cast<std::size_t>(max_path()), -1);
+  for (std::size_t i = 0; i < count; ++i)
+    path[i * static_cast<std::size_t>(max_path())] = positions[i];
+  const ForwardBatch batch = {.token_ids = upload(b.token_ids, token_ids),
+                              .positions = upload(b.positions, positions),
+                              .slots = upload(b.slots, positions),
+                              .attention = {.seq_of_row = upload(b.seq_of_row, zeros),
+                                            .kv_len = upload(b.kv_len, zeros),
+                                            .path_len = upload(b.path_len, ones),
+                                            .path = upload(b.path, path),
+                                            .block_tables = b.block_tables.rows(0, 1),
+                                            .max_kv_len = kBlockSize,
+                                            .provenance = Provenance::kDecided},
+                              .output_rows = {}};
+  std::vector<double> times;
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    const std::int64_t start = parts_.clock->now_ns();
+    verifier_->forward(batch);
+    parts_.backend->synchronize();
+    times.push_back(static_cast<double>(parts_.clock->now_ns() - start) / 1e6);
+  }
+  std::sort(times.begin(), times.end());
+  return times[1];
+}
+
+}  // namespace coppice

@@ -1,0 +1,63 @@
+// Owns the networks, their caches and every device buffer, and runs steps on them.
+#pragma once
+
+#include <memory>
+
+#include "engine/batch_builder.h"
+#include "engine/budget_controller.h"
+#include "engine/decode_round.h"
+#include "engine/engine.h"
+
+namespace coppice {
+
+// Not thread-safe: used by the engine's thread, which is the one that enqueues.
+class ModelRunner {
+ public:
+  ModelRunner(const EngineConfig& config, EngineParts parts, std::int64_t max_model_len);
+
+  // Chunks of one provenance. Afterwards results() tell the first tokens of the chunks that sample.
+  void prefill(std::span<const PrefillChunk> chunks, Provenance provenance, std::int64_t batch,
+               bool top_log_probs);
+  void decode(const RoundShape& shape, const RoundBudgets& budgets,
+              const BudgetController& controller);
+
+  // Milliseconds of one verify step of so many rows, on free cache blocks; the median of a few.
+  double measure_verify_ms(std::int64_t rows);
+
+  // Rebuilds drafter and buffers; only while no sequence has a place.
+  void set_speculative(const SpeculativeConfig& speculative);
+
+  BatchBuilder& places() { return *batch_builder_; }
+  const RoundResults& results() const { return buffers_->host_results; }
+  const DecodeRound& round() const { return *round_; }
+  const Verifier::Choices& prefill_choices() const { return prefill_choices_; }
+  const Backend& backend() const { return *parts_.backend; }
+  const Model& model() const { return *parts_.model; }
+  const Drafter& drafter() const { return *drafter_; }
+  const PagedKvCache& cache() const { return *cache_; }
+  bool has_drafter_model() const { return parts_.drafter_model != nullptr; }
+  std::int64_t num_blocks() const { return cache_->num_blocks(); }
+  std::int64_t max_nodes() const { return buffers_->sizes().max_nodes; }
+  std::int64_t max_path() const { return buffers_->sizes().max_path; }
+  // Cache positions past the computed ones that two rounds may touch.
+  std::int64_t reserve() const;
+
+ private:
+  std::int64_t choose_num_blocks() const;
+  std::unique_ptr<Drafter> make_drafter(const SpeculativeConfig& speculative);
+  std::int64_t max_nodes_of(const SpeculativeConfig& speculative) const;
+
+  EngineConfig config_;
+  EngineParts parts_;
+  std::int64_t max_model_len_;
+  std::unique_ptr<PagedKvCache> cache_, drafter_cache_;
+  std::unique_ptr<Drafter> drafter_, no_drafter_;
+  std::unique_ptr<SamplingState> sampling_;
+  std::unique_ptr<RoundBuffers> buffers_;
+  std::unique_ptr<Verifier> verifier_;
+  std::unique_ptr<BatchBuilder> batch_builder_;
+  std::unique_ptr<DecodeRound> round_;
+  Verifier::Choices prefill_choices_;
+};
+
+}  // namespace coppice
