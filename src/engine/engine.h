@@ -71,11 +71,17 @@ class Engine {
   // Throws Error(kInvalidArgument) naming the field. The callback runs once per step that emitted
   // tokens for the request, the last time with an end reason.
   RequestId add_request(Request request, OutputCallback callback);
-  // Ends a request as kAborted; its blocks are free at return. False if it has already ended.
+  // Ends a request as aborted; its blocks are free at return. No callback follows. False if it has
+  // already ended.
   bool cancel(RequestId id);
-  // Ends a request as kStop after its first num_output_tokens: a stop string was found in their
-  // text. What follows is dropped and never cached.
+  // Ends a request after its first num_output_tokens: a stop string was found in their text. What
+  // follows is dropped and never cached. No callback follows. False if it has already ended; from
+  // within the last callback, what follows is still not cached.
   bool finish(RequestId id, std::int64_t num_output_tokens);
+
+  // Takes place and blocks from a running request; it resumes later with the same tokens. False if
+  // it does not run.
+  bool preempt(RequestId id);
 
   // One prefill or decode step. False when there is nothing to do.
   bool step();

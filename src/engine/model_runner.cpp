@@ -9,14 +9,13 @@ namespace {
 
 constexpr std::int64_t kDefaultNgramTokens = 8;
 constexpr std::int64_t kDefaultCacheBytes = std::int64_t{1} << 30;
+constexpr std::int64_t kSpareBlocks = 4;  // of a sequence, for what two rounds may touch
 
 }  // namespace
 
 ModelRunner::ModelRunner(const EngineConfig& config, EngineParts parts, std::int64_t max_model_len)
     : config_(config), parts_(std::move(parts)), max_model_len_(max_model_len) {
   Backend& backend = *parts_.backend;
-  if (has_drafter_model())
-    parts_.model->set_feature_layers(parts_.drafter_model->config().target_layer_ids);
   const std::int64_t num_blocks = choose_num_blocks();
   cache_ = std::make_unique<PagedKvCache>(backend, parts_.model->kv_layout(), num_blocks);
   if (has_drafter_model())
@@ -33,9 +32,9 @@ std::int64_t ModelRunner::choose_num_blocks() const {
   std::int64_t block_bytes = bytes_per_block(parts_.model->kv_layout(), dtype);
   if (has_drafter_model()) block_bytes += bytes_per_block(parts_.drafter_model->kv_layout(), dtype);
   if (config_.kv_cache_bytes > 0) return config_.kv_cache_bytes / block_bytes;
-  const std::int64_t sequence = max_model_len_ / kBlockSize + 4;
-  return std::max(sequence,
-                  std::min(config_.max_num_seqs * sequence, kDefaultCacheBytes / block_bytes));
+  const std::int64_t sequence = max_model_len_ / kBlockSize + kSpareBlocks;
+  return std::min(config_.max_num_seqs * sequence,
+                  std::max(kDefaultCacheBytes / block_bytes, config_.max_num_seqs * kSpareBlocks));
 }
 
 std::unique_ptr<Drafter> ModelRunner::make_drafter(const SpeculativeConfig& speculative) {
@@ -83,10 +82,10 @@ void ModelRunner::set_speculative(const SpeculativeConfig& speculative) {
       has_drafter_model() ? std::ssize(parts_.drafter_model->config().target_layer_ids) *
                                 parts_.model->config().hidden_size
                           : 0;
-  const std::int64_t verify_rows =
+  max_verify_rows_ =
       std::max(config_.max_num_seqs,
                std::min(config_.max_verify_rows, config_.max_num_seqs * (max_nodes + 1)));
-  const std::int64_t max_rows = std::max(config_.max_num_batched_tokens, verify_rows);
+  const std::int64_t max_rows = std::max(config_.max_num_batched_tokens, max_verify_rows_);
   RoundSizes sizes = {.max_num_seqs = config_.max_num_seqs,
                       .max_rows = max_rows,
                       .max_nodes = max_nodes,
@@ -97,8 +96,8 @@ void ModelRunner::set_speculative(const SpeculativeConfig& speculative) {
   const std::int64_t look_ahead = std::max(drafter_->lookahead(), max_nodes + 1);
   sizes.max_blocks = (max_model_len_ + 2 * sizes.max_path + look_ahead) / kBlockSize + 1;
   buffers_ = std::make_unique<RoundBuffers>(backend, sizes);
-  verifier_ = std::make_unique<Verifier>(backend, *parts_.model, *cache_, max_rows, verify_rows,
-                                         feature_size);
+  verifier_ = std::make_unique<Verifier>(backend, *parts_.model, *cache_, max_rows,
+                                         max_verify_rows_, feature_size);
   batch_builder_ = std::make_unique<BatchBuilder>(backend, *buffers_, *sampling_);
   round_ = std::make_unique<DecodeRound>(RoundParts{.backend = backend,
                                                     .buffers = *buffers_,

@@ -38,6 +38,7 @@ class ModelRunner {
   bool has_drafter_model() const { return parts_.drafter_model != nullptr; }
   std::int64_t num_blocks() const { return cache_->num_blocks(); }
   std::int64_t max_nodes() const { return buffers_->sizes().max_nodes; }
+  std::int64_t max_verify_rows() const { return max_verify_rows_; }
   std::int64_t max_path() const { return buffers_->sizes().max_path; }
   // Cache positions past the computed ones that two rounds may touch.
   std::int64_t reserve() const;
@@ -50,6 +51,7 @@ class ModelRunner {
   EngineConfig config_;
   EngineParts parts_;
   std::int64_t max_model_len_;
+  std::int64_t max_verify_rows_ = 0;
   std::unique_ptr<PagedKvCache> cache_, drafter_cache_;
   std::unique_ptr<Drafter> drafter_, no_drafter_;
   std::unique_ptr<SamplingState> sampling_;

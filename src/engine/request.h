@@ -60,7 +60,7 @@ struct RequestOutput {
   const RequestStats* stats = nullptr;
 };
 
-// Runs inside Engine::step (or cancel), on its thread. May call the engine's cancel and finish.
+// Runs inside Engine::step, on its thread. May call the engine's add_request, cancel and finish.
 using OutputCallback = std::function<void(const RequestOutput&)>;
 
 }  // namespace coppice

@@ -43,6 +43,11 @@ Sequence* Scheduler::find(RequestId id) {
   return nullptr;
 }
 
+Sequence* Scheduler::first() {
+  if (!running_.empty()) return running_.front().get();
+  return waiting_.empty() ? nullptr : waiting_.front().get();
+}
+
 void Scheduler::vacate(Sequence& sequence) {
   if (sequence.place >= 0) {
     on_vacate_(sequence.place);

@@ -53,6 +53,9 @@ class Scheduler {
   // Back to the queue, resumes later.
   void preempt(Sequence& sequence);
   Sequence* find(RequestId id);
+  // Any sequence, or null.
+  Sequence* first();
+  void set_reserve(std::int64_t reserve) { limits_.reserve = reserve; }
 
   StepPlan plan();
   // Names full blocks of computed tokens in the prefix index.
