@@ -16,12 +16,12 @@ namespace coppice {
 using RequestId = std::uint64_t;
 
 struct Request {
-  std::vector<std::int32_t> prompt_token_ids;  // at least one
-  SamplingParams sampling;                     // stop strings are the caller's: Engine::finish
+  std::vector<std::int32_t> prompt_token_ids = {};  // at least one
+  SamplingParams sampling = {};                     // stop strings are the caller's: Engine::finish
   // Draft nodes a round for this request: 0 switches speculation off, kAutoBudget lets the
   // controller choose, nothing takes the engine's setting. Never changes the output.
-  std::optional<std::int64_t> ddtree_budget;
-  std::string cache_salt;  // requests share cached prefixes only within equal salts
+  std::optional<std::int64_t> ddtree_budget = {};
+  std::string cache_salt = {};  // requests share cached prefixes only within equal salts
 };
 
 // OpenAI's finish reasons, and why nothing more will come.

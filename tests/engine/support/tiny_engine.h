@@ -1,0 +1,110 @@
+// Engines over the shipped tiny-k2, and requests run to their end.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/factory/make_backend.h"
+#include "base/clock.h"
+#include "engine/engine.h"
+#include "model/load_model.h"
+#include "tests/support/golden_file.h"
+
+namespace coppice::testing {
+
+struct TinyOptions {
+  std::string device = "cpu-reference";
+  int num_threads = 1;
+  SpeculativeConfig speculative = {};
+  std::int64_t max_num_seqs = 4;
+  std::int64_t max_num_batched_tokens = 256;
+  std::int64_t max_model_len = 2048;
+  std::int64_t num_kv_blocks = 0;
+  bool enable_prefix_caching = false;
+  bool prefix_cache_exact = false;
+  std::function<std::unique_ptr<Drafter>(Backend&)> make_drafter = {};
+  std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> wrap_backend = {};
+};
+
+inline SpeculativeConfig plain() {
+  return {.method = SpeculativeMethod::kNone};
+}
+inline SpeculativeConfig chain() {
+  return {.method = SpeculativeMethod::kChain};
+}
+inline SpeculativeConfig tree(std::int64_t budget) {
+  return {.method = SpeculativeMethod::kDdtree, .ddtree_budget = budget};
+}
+inline SpeculativeConfig ngram() {
+  return {.method = SpeculativeMethod::kNgram};
+}
+
+// A clock that nobody advances: the engine must not need time.
+inline const FakeClock kStillClock;
+
+inline std::unique_ptr<Engine> make_tiny_engine(const TinyOptions& options) {
+  EngineConfig config;
+  config.speculative = options.speculative;
+  config.max_num_seqs = options.max_num_seqs;
+  config.max_num_batched_tokens = options.max_num_batched_tokens;
+  config.max_model_len = options.max_model_len;
+  config.num_kv_blocks = options.num_kv_blocks;
+  config.enable_prefix_caching = options.enable_prefix_caching;
+  config.prefix_cache_exact = options.prefix_cache_exact;
+  EngineParts parts;
+  parts.clock = &kStillClock;
+  parts.backend = make_backend({.device = options.device, .num_threads = options.num_threads});
+  if (options.wrap_backend) parts.backend = options.wrap_backend(std::move(parts.backend));
+  const ModelOptions model_options{.max_rows = 512, .max_positions = options.max_model_len};
+  parts.model = load_model(*parts.backend, kTinyK2, model_options);
+  parts.drafter_model =
+      load_dflash_model(*parts.backend, kTinyK2Dflash, *parts.model, model_options);
+  parts.make_drafter = options.make_drafter;
+  return std::make_unique<Engine>(config, std::move(parts));
+}
+
+struct Finished {
+  std::vector<std::int32_t> tokens;
+  std::vector<TokenLogprob> logprobs;
+  std::vector<std::int64_t> tokens_per_output;
+  EndReason end_reason = EndReason::kNone;
+  std::optional<std::int32_t> stop_token_id;
+  RequestStats stats;
+};
+
+// Adds a request whose outputs gather in `into`, which must outlive it.
+inline RequestId add(Engine& engine, Request request, Finished& into) {
+  return engine.add_request(std::move(request), [&into](const RequestOutput& output) {
+    into.tokens.insert(into.tokens.end(), output.token_ids.begin(), output.token_ids.end());
+    into.logprobs.insert(into.logprobs.end(), output.logprobs.begin(), output.logprobs.end());
+    into.tokens_per_output.push_back(std::ssize(output.token_ids));
+    into.end_reason = output.end_reason;
+    into.stop_token_id = output.stop_token_id;
+    into.stats = *output.stats;
+  });
+}
+
+inline Finished run(Engine& engine, Request request) {
+  Finished result;
+  add(engine, std::move(request), result);
+  while (engine.step()) {
+  }
+  return result;
+}
+
+inline Request greedy(std::vector<std::int32_t> prompt, std::int64_t max_tokens) {
+  Request request{.prompt_token_ids = std::move(prompt)};
+  request.sampling.temperature = 0;
+  request.sampling.max_tokens = max_tokens;
+  return request;
+}
+
+inline std::vector<std::int32_t> golden_prompt(const std::string& name) {
+  const GoldenFile golden(name);
+  const auto ids = golden.ints("token_ids");
+  return {ids.begin(), ids.end()};
+}
+
+}  // namespace coppice::testing
