@@ -1,0 +1,59 @@
+// coppice VERB [flags]: finds the verb and turns errors into one line and a documented exit code.
+#include <array>
+#include <cstdio>
+#include <exception>
+#include <string_view>
+
+#include "base/error.h"
+#include "verbs.h"
+
+namespace {
+
+struct Verb {
+  std::string_view name;
+  std::string_view summary;
+  int (*run)(int argc, char** argv);
+};
+
+constexpr std::array kVerbs{
+    Verb{"generate", "continue a prompt; --stats compares plain, chain and tree",
+         coppice::run_generate},
+};
+
+void print_usage(std::FILE* out) {
+  std::fprintf(out, "usage: coppice VERB [flags]    (coppice VERB --help lists the flags)\n\n");
+  for (const Verb& verb : kVerbs)
+    std::fprintf(out, "  %-10.*s %.*s\n", static_cast<int>(verb.name.size()), verb.name.data(),
+                 static_cast<int>(verb.summary.size()), verb.summary.data());
+  std::fprintf(out,
+               "\nexit codes: 0 done, 1 internal fault, 2 bad flag or request, 3 damaged file, 4 "
+               "not found,\n"
+               "            5 unsupported, 6 out of memory, 7 unavailable\n");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string_view name = argc > 1 ? argv[1] : "";
+  if (name.empty() || name == "--help" || name == "-h" || name == "help") {
+    print_usage(name.empty() ? stderr : stdout);
+    return name.empty() ? 2 : 0;
+  }
+  if (name == "--version" || name == "version") {
+    std::printf("coppice %s\n", COPPICE_VERSION);
+    return 0;
+  }
+  try {
+    for (const Verb& verb : kVerbs)
+      if (verb.name == name) return verb.run(argc - 1, argv + 1);
+    std::fprintf(stderr, "coppice: unknown verb '%s'\n", argv[1]);
+    print_usage(stderr);
+    return 2;
+  } catch (const coppice::Error& error) {
+    std::fprintf(stderr, "coppice: %s\n", error.what());
+    return coppice::exit_code(error.kind());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "coppice: internal fault: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,9 @@
+// The verbs of the binary. Each parses its own flags and returns the process exit code; errors are
+// thrown.
+#pragma once
+
+namespace coppice {
+
+int run_generate(int argc, char** argv);
+
+}  // namespace coppice

@@ -1,0 +1,28 @@
+#include "backend/cuda/graph_cache.h"
+
+#include "backend/cuda/cuda_check.h"
+
+namespace coppice {
+
+GraphCache::~GraphCache() {
+  for (auto& [key, graph] : graphs_) cudaGraphExecDestroy(graph);
+}
+
+void GraphCache::run(const GraphKey& key, cudaStream_t stream, const std::function<void()>& body) {
+  if (const auto found = graphs_.find(key); found != graphs_.end()) {
+    cuda_check(cudaGraphLaunch(found->second, stream), "graph launch");
+    return;
+  }
+  body();
+  cudaGraph_t graph = nullptr;
+  cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "begin capture");
+  body();
+  cuda_check(cudaStreamEndCapture(stream, &graph), "end capture");
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  cuda_check(status, "graph instantiation");
+  graphs_.emplace(key, executable);
+}
+
+}  // namespace coppice

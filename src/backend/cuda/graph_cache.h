@@ -1,0 +1,29 @@
+// Captured rounds by key. The first run of a key is eager (it loads modules and is that round's
+// real result), then the body is captured without executing; later runs are one graph launch.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <functional>
+#include <map>
+
+#include "backend/backend.h"
+
+namespace coppice {
+
+class GraphCache {
+ public:
+  GraphCache() = default;
+  ~GraphCache();
+  GraphCache(const GraphCache&) = delete;
+  GraphCache& operator=(const GraphCache&) = delete;
+
+  // Enqueues body, or its captured graph, on `stream`.
+  void run(const GraphKey& key, cudaStream_t stream, const std::function<void()>& body);
+  std::size_t num_graphs() const { return graphs_.size(); }
+
+ private:
+  std::map<GraphKey, cudaGraphExec_t> graphs_;
+};
+
+}  // namespace coppice
