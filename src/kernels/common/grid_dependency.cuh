@@ -1,0 +1,19 @@
+// Programmatic dependent launch: a kernel may start while its predecessor still runs.
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace coppice::kernels {
+
+// Blocks until the kernels this one depends on have finished and their writes are visible. Returns
+// at once when the kernel was launched without the attribute.
+__device__ inline void grid_dependency_wait() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+// Lets kernels that depend on this one be scheduled; says nothing about this one's writes.
+__device__ inline void grid_dependency_launch() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+}  // namespace coppice::kernels
