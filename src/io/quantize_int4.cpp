@@ -27,7 +27,8 @@ double quantize_int4_row(std::span<const float> row, std::int32_t* words, bf16* 
       std::uint32_t packed = 0;
       for (std::size_t i = 0; i < kInt4PerWord; ++i) {
         const float weight = weights[word * kInt4PerWord + i];
-        const int q = std::clamp(static_cast<int>(std::lrint(weight / scale)), -kLargest, kLargest);
+        // At most 7 in magnitude: rounding to bf16 lowers the scale by less than 2^-8.
+        const int q = static_cast<int>(std::lrint(weight / scale));
         packed |= static_cast<std::uint32_t>(q + kBias) << (4 * i);
         const double error = static_cast<double>(weight) - static_cast<double>(q) * scale;
         squared_error += error * error;

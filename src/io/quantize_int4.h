@@ -13,7 +13,7 @@ inline constexpr std::int64_t kInt4GroupSize = 32;
 inline constexpr std::int64_t kInt4PerWord = 8;
 
 // One row of a weight. Per group: scale = max(max |w| / 7, 1e-5) rounded to bf16, q = w / scale
-// rounded to nearest even and clamped to [-7, 7], stored as q + 8 at bits 4 (j mod 8) of word j
+// rounded to nearest even (in [-7, 7]), stored as q + 8 at bits 4 (j mod 8) of word j
 // / 8.
 //   row    [cols], finite; cols a multiple of 32
 //   words  [cols / 8]

@@ -72,16 +72,12 @@ std::optional<std::uint64_t> storage_bytes(StorageType type,
   const StorageTraits& traits = traits_of(type);
   const std::int64_t inner = shape.empty() ? 1 : shape.back();
   if (inner % traits.block_elements != 0) return std::nullopt;
+  // Bits grow at least as fast as elements: num_elements() cannot overflow where this does not.
   std::int64_t bits = traits.block_bits;
-  // The plain product must fit too, or num_elements() would overflow on a shape like [2^40, 2^40,
-  // 0].
-  std::int64_t elements = 1;
   for (std::size_t dim = 0; dim < shape.size(); ++dim) {
     const std::int64_t size = shape[dim];
     const std::int64_t blocks = dim + 1 == shape.size() ? size / traits.block_elements : size;
-    if (size < 0 || __builtin_mul_overflow(elements, size, &elements) ||
-        __builtin_mul_overflow(bits, blocks, &bits))
-      return std::nullopt;
+    if (size < 0 || __builtin_mul_overflow(bits, blocks, &bits)) return std::nullopt;
   }
   if (bits % 8 != 0) return std::nullopt;
   return static_cast<std::uint64_t>(bits / 8);

@@ -113,6 +113,14 @@ TEST_F(Safetensors, RefusesBadShapesAndOffsets) {
   expect_contains(refuse_tensor("U8", "[1099511627776,1099511627776]", "[0,4]", 4), {"overflows"});
   expect_contains(refuse_tensor("U8", "[1099511627776,1099511627776,0]", "[0,0]", 0),
                   {"overflows"});
+  // Thirty shapes whose product does not fit, in every position of the large size.
+  for (int shift = 33; shift < 63; ++shift) {
+    const std::string size = std::to_string(std::int64_t{1} << shift);
+    const std::string other = std::to_string(std::int64_t{1} << (63 - shift));
+    expect_contains(refuse_tensor("U8", "[" + size + "," + other + "]", "[0,4]", 4), {"overflows"});
+    expect_contains(refuse_tensor("F4", "[2," + other + "," + size + "]", "[0,4]", 4),
+                    {"overflows"});
+  }
   // The product wraps to 4 elements modulo 2^64.
   expect_contains(refuse_tensor("U8", "[4611686018427387905,4]", "[0,4]", 4), {"overflows"});
   expect_contains(refuse_tensor("F32", "[2]", "[0,4]", 4), {"needs 8 bytes", "give 4"});
