@@ -18,6 +18,10 @@ struct Verb {
 constexpr std::array kVerbs{
     Verb{"generate", "continue a prompt; --stats compares plain, chain and tree",
          coppice::run_generate},
+    Verb{"inspect", "what is in a checkpoint: architecture, sizes, format faults",
+         coppice::run_inspect},
+    Verb{"quantize", "write a BF16 or FP8 checkpoint's routed experts as INT4 group 32",
+         coppice::run_quantize},
 };
 
 void print_usage(std::FILE* out) {
