@@ -1,0 +1,27 @@
+// Ordering between warps of a block and between blocks of a grid.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace coppice::kernels {
+
+// Barrier `id` (1 to 15; 0 is __syncthreads) among `threads` threads of the block.
+__device__ inline void named_barrier_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// Adds to a counter of the grid after all writes that happen before this call.
+__device__ inline void add_release(uint32_t* counter, uint32_t value) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
+}
+
+// Reads a counter of the grid; what was released with its value is visible afterwards.
+__device__ inline uint32_t load_acquire(const uint32_t* counter) {
+  uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+  return value;
+}
+
+}  // namespace coppice::kernels

@@ -1,0 +1,644 @@
+// MLA attention on Hopper: one persistent CTA per SM walks its run of chunks.
+//
+// A tile is 64 query rows (tokens x heads) of one sequence; a step is one cache block of 64 keys, a
+// 64 x 576 tile whose first 512 columns are also the values. Two math warpgroups share the 64 x 512
+// accumulator by columns and take turns: warpgroup i % 2 computes scores and softmax of step i and
+// hands its weights to the other through shared memory (the rope columns of the key tile, which are
+// no longer needed). One warp feeds the two key buffers with tensor copies.
+//
+// Exactness: every step updates (m, l, O) of a row in position order from a chunk's start; chunk
+// results merge in a binary tree over the chunk index. Steps with undecided positions (tail passes)
+// gather each token's keys by position with ldmatrix addresses and use mma.sync, whose bits equal
+// wgmma's (docs/results/mla-h200.md).
+#pragma once
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/common/attention_merge.cuh"
+#include "kernels/common/grid_dependency.cuh"
+#include "kernels/common/ldmatrix.cuh"
+#include "kernels/common/mbarrier.cuh"
+#include "kernels/common/mma.cuh"
+#include "kernels/common/tensor_copy.cuh"
+#include "kernels/common/wgmma.cuh"
+#include "kernels/mla/mla_plan.cuh"
+
+namespace coppice::kernels {
+
+constexpr int kMlaRank = 512;
+constexpr int kMlaWidth = 576;
+constexpr int kMlaColumnBlocks = kMlaWidth / 64;
+constexpr int kMlaColumnBlockBytes = 64 * 128;
+constexpr int kMlaKeyTileBytes = kMlaColumnBlocks * kMlaColumnBlockBytes;
+constexpr int kMlaRopeBlock = 8 * kMlaColumnBlockBytes;  // offset inside a key tile
+constexpr int kMlaPieces =
+    5;  // copies that bring a key tile: two column blocks each, then the rope
+constexpr int kMlaMathThreads = 256;
+constexpr int kMlaThreads = kMlaMathThreads + 128;  // the third warpgroup uses one warp
+
+// Named barriers; 0 is __syncthreads.
+constexpr int kMlaWeightsReady = 1;  // + warpgroup
+constexpr int kMlaMathBarrier = 3;
+
+struct MlaShared {
+  char q[kMlaKeyTileBytes];
+  char keys[2][kMlaKeyTileBytes];
+  char tail_weights[kMlaColumnBlockBytes];  // bf16 [64 rows][64 positions], swizzled
+  float row_max[2][kMlaTileRows];           // after the warpgroup's latest step
+  float rescale[2][kMlaTileRows];           // factor of O at that step
+  float sum[2][2][kMlaTileRows];            // [chunk parity][warpgroup]
+  MlaTailPass pass;
+  uint64_t full[2][kMlaPieces];  // a piece of the key tile has arrived
+  uint64_t empty[2][2];          // [buffer][warpgroup]: the warpgroup has used its value columns
+  uint64_t tail_done;
+};
+static_assert(sizeof(MlaShared) <= 227 * 1024);
+
+// The value of every partial result, the last one included, is rounded to half precision, so that a
+// merge in registers equals one through memory and a merge with an empty side changes nothing.
+__device__ __forceinline__ float mla_round_partial(float x) {
+  return __half2float(__float2half_rn(x));
+}
+
+// What a math thread keeps of its two rows (lane / 4 and lane / 4 + 8 of its warp's 16) and of its
+// warpgroup's 256 columns: o[4n + 2h + e] is row h, column 8n + 2 (lane % 4) + e.
+struct MlaState {
+  float o[128];
+  float m[2];      // running maximum of raw scores
+  float m_own[2];  // the maximum that l is scaled by
+  float l[2];      // sum of weights over this warpgroup's steps
+};
+
+struct MlaThread {
+  int warpgroup, warp, lane;  // warp inside the warpgroup
+  __device__ int row(int half) const { return warp * 16 + half * 8 + lane / 4; }
+};
+
+__device__ __forceinline__ void mla_barrier_arrive(int id) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kMlaMathThreads) : "memory");
+}
+__device__ __forceinline__ void mla_barrier_sync(int id) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kMlaMathThreads) : "memory");
+}
+
+__device__ __forceinline__ uint32_t mla_pack(float x, float y) {
+  const __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
+  return *reinterpret_cast<const uint32_t*>(&v);
+}
+
+__device__ __forceinline__ void mla_rescale(float (&o)[128], float a0, float a1) {
+  if (!__any_sync(~0u, a0 != 1.f || a1 != 1.f)) return;
+#pragma unroll
+  for (int n = 0; n < 32; n++) {
+    o[4 * n] *= a0, o[4 * n + 1] *= a0;
+    o[4 * n + 2] *= a1, o[4 * n + 3] *= a1;
+  }
+}
+
+// Starts scores = q keys^T for a step of the given parity; with kWait, after waiting for each piece
+// of the keys. Odd steps take columns 256 to 511 first: their buffer is refilled in that order.
+template <bool kWait>
+__device__ __forceinline__ void mla_start_scores(float (&s)[32], uint32_t q, uint32_t keys,
+                                                 int step_parity, uint64_t* full, uint32_t phase) {
+  const WgmmaOperand a = wgmma_k_major(q), k = wgmma_k_major(keys);
+#pragma unroll 1
+  for (int i = 0; i < kMlaColumnBlocks; i++) {
+    const int block = i == 8 ? 8 : i ^ (step_parity * 4);
+    if (kWait && i % 2 == 0) mbarrier_wait(full + block / 2, phase);
+    wgmma_fence();
+    const uint32_t offset = block * kMlaColumnBlockBytes;
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+      wgmma_m64n64_ss(s, a.at(offset + 32 * j), k.at(offset + 32 * j), i + j > 0);
+  }
+  wgmma_commit();
+}
+
+// One softmax step over 64 scores of a row spread over four lanes: updates m, l; leaves the weights
+// in p as MMA operand fragments and the factor for O in `alpha`. A row that sees no key here keeps
+// its state.
+__device__ __forceinline__ void mla_softmax(MlaState& st, const float (&s)[32], float scale,
+                                            uint32_t (&p)[16], float (&alpha)[2]) {
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    float top = -INFINITY;
+#pragma unroll
+    for (int n = 0; n < 8; n++) top = fmaxf(top, fmaxf(s[4 * n + 2 * h], s[4 * n + 2 * h + 1]));
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+    const float m = fmaxf(st.m[h], top);
+    const float base = m == -INFINITY ? 0.f : __fmul_rn(m, scale);
+    alpha[h] = m == -INFINITY ? 1.f : exp2_approx(__fsub_rn(__fmul_rn(st.m[h], scale), base));
+    if (top != -INFINITY) {
+      st.l[h] = __fmul_rn(st.l[h], exp2_approx(__fsub_rn(__fmul_rn(st.m_own[h], scale), base)));
+      st.m_own[h] = m;
+    }
+    st.m[h] = m;
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+      p[2 * n + h] = mla_pack(exp2_approx(__fmaf_rn(s[4 * n + 2 * h], scale, -base)),
+                              exp2_approx(__fmaf_rn(s[4 * n + 2 * h + 1], scale, -base)));
+  }
+  // The sum of the rounded weights, as one more value column that is 1 for every key.
+  constexpr uint32_t kOnes = 0x3F803F80;
+  float4 sum = make_float4(st.l[0], st.l[0], st.l[1], st.l[1]);
+#pragma unroll
+  for (int g = 0; g < 4; g++)
+    sum = mma_m16n8k16_bf16(p[4 * g], p[4 * g + 1], p[4 * g + 2], p[4 * g + 3], kOnes, kOnes, sum);
+  st.l[0] = sum.x, st.l[1] = sum.z;
+}
+
+// Publishes a step's weights, maxima and factors; the caller orders them with a barrier.
+__device__ __forceinline__ void mla_store_weights(MlaShared* sm, const MlaThread& th,
+                                                  const MlaState& st, const uint32_t (&p)[16],
+                                                  const float (&alpha)[2], uint32_t weights) {
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    const uint32_t row = th.row(h);
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+      asm volatile("st.shared.b32 [%0], %1;" ::"r"(weights + row * 128 + ((n ^ (row & 7)) << 4) +
+                                                   th.lane % 4 * 4),
+                   "r"(p[2 * n + h])
+                   : "memory");
+    if (th.lane % 4 == 0) {
+      sm->row_max[th.warpgroup][row] = st.m[h];
+      sm->rescale[th.warpgroup][row] = alpha[h];
+    }
+  }
+}
+
+__device__ __forceinline__ void mla_release(uint64_t* barrier, int lane) {
+  __syncwarp();
+  if (lane == 0) mbarrier_arrive(barrier);
+}
+
+// Takes over the other warpgroup's maxima and starts O += weights values for its step.
+__device__ __forceinline__ void mla_start_other_values(MlaShared* sm, const MlaThread& th,
+                                                       MlaState& st) {
+  const int other = 1 - th.warpgroup;
+  mla_barrier_sync(kMlaWeightsReady + other);
+  st.m[0] = sm->row_max[other][th.row(0)];
+  st.m[1] = sm->row_max[other][th.row(1)];
+  mla_rescale(st.o, sm->rescale[other][th.row(0)], sm->rescale[other][th.row(1)]);
+  const uint32_t keys = shared_address(sm->keys[other]);
+  const WgmmaOperand a = wgmma_k_major(keys + kMlaRopeBlock);
+  const WgmmaOperand v =
+      wgmma_n_major(keys + th.warpgroup * 4 * kMlaColumnBlockBytes, kMlaColumnBlockBytes);
+  wgmma_hold(st.o);
+  wgmma_fence();
+#pragma unroll
+  for (int g = 0; g < 4; g++) wgmma_m64n256_ss(st.o, a.at(32 * g), v.at(2048 * g), 1);
+  wgmma_commit();
+}
+
+// One step of this warpgroup's turn. Unless it is the chunk's first, the other warpgroup's previous
+// step is applied to O while the scores are computed.
+template <bool kFirst>
+__device__ __forceinline__ void mla_own_step(MlaShared* sm, const MlaThread& th, MlaState& st,
+                                             float scale, uint32_t phase) {
+  const int own = th.warpgroup;
+  const uint32_t keys = shared_address(sm->keys[own]);
+  float s[32], alpha[2];
+  uint32_t p[16];
+  mla_start_scores<true>(s, shared_address(sm->q), keys, own, sm->full[own], phase);
+  if constexpr (kFirst) {
+    wgmma_wait<0>();
+  } else {
+    mla_start_other_values(sm, th, st);
+    wgmma_wait<1>();
+  }
+  wgmma_hold(s);
+  mla_softmax(st, s, scale, p, alpha);
+  mla_store_weights(sm, th, st, p, alpha, keys + kMlaRopeBlock);
+  fence_proxy_async();
+  mla_barrier_arrive(kMlaWeightsReady + own);
+  if constexpr (!kFirst) {
+    wgmma_wait<0>();
+    wgmma_hold(st.o);
+    mla_release(&sm->empty[1 - own][own], th.lane);
+  }
+  mla_rescale(st.o, alpha[0], alpha[1]);
+  const WgmmaOperand v = wgmma_n_major(keys + own * 4 * kMlaColumnBlockBytes, kMlaColumnBlockBytes);
+  wgmma_hold(st.o);
+  wgmma_fence();
+#pragma unroll
+  for (int g = 0; g < 4; g++) {
+    const uint32_t a[4] = {p[4 * g], p[4 * g + 1], p[4 * g + 2], p[4 * g + 3]};
+    wgmma_m64n256_rs(st.o, a, v.at(2048 * g), 1);
+  }
+  wgmma_commit();
+  wgmma_wait<0>();
+  wgmma_hold(st.o);
+  wgmma_hold(p);
+  mla_release(&sm->empty[own][own], th.lane);
+}
+
+// The first `num_steps` steps of a chunk, all keys visible to all rows.
+__device__ __forceinline__ void mla_full_steps(MlaShared* sm, const MlaThread& th, MlaState& st,
+                                               int num_steps, float scale, uint32_t& uses) {
+  int i = th.warpgroup;
+  if (i == 0 && num_steps > 0) {
+    mla_own_step<true>(sm, th, st, scale, uses++ & 1);
+    i = 2;
+  }
+  for (; i < num_steps; i += 2) mla_own_step<false>(sm, th, st, scale, uses++ & 1);
+  if (num_steps > 0 && (num_steps - 1) % 2 != th.warpgroup) {
+    mla_start_other_values(sm, th, st);
+    wgmma_wait<0>();
+    wgmma_hold(st.o);
+    mla_release(&sm->empty[1 - th.warpgroup][th.warpgroup], th.lane);
+  }
+}
+
+// Copies one row of 576 values into a swizzled tile; four threads share a row.
+__device__ __forceinline__ void mla_copy_row(uint32_t tile, int row, int quarter,
+                                             const char* latent, const char* rope, bool valid) {
+  const uint32_t to = tile + row * 128;
+#pragma unroll
+  for (int i = 0; i < 18; i++) {
+    const int chunk = 4 * i + quarter;  // 16 bytes each; the last 8 are the rope part
+    const char* from = i < 16 ? latent + chunk * 16 : rope + (chunk - 64) * 16;
+    copy_async_16(to + i / 2 * kMlaColumnBlockBytes + ((chunk % 8 ^ (row & 7)) << 4), from, valid);
+  }
+}
+
+// Where row `r`, column `c` of the exchanged scores lies: the rope columns of both key tiles.
+__device__ __forceinline__ float* mla_exchange(MlaShared* sm, int r, int c) {
+  return reinterpret_cast<float*>(sm->keys[r / 32] + kMlaRopeBlock) + r % 32 * 64 +
+         (c ^ ((r & 7) << 3));
+}
+
+// Starts the copy of a tail pass's description.
+__device__ __forceinline__ void mla_fetch_pass(MlaShared* sm, const MlaTailPass& pass) {
+  const int i = threadIdx.x * 16;
+  if (i < static_cast<int>(sizeof(MlaTailPass)))
+    copy_async_16(shared_address(&sm->pass) + i, reinterpret_cast<const char*>(&pass) + i, true);
+}
+
+// Brings the keys of a tail pass: tile 0 from the block table, tile 1 from the list of slots.
+__device__ __forceinline__ void mla_gather_tail(MlaShared* sm, const MlaAttentionParams& p,
+                                                const MlaTile& tile) {
+  const int row = threadIdx.x / 4, quarter = threadIdx.x % 4;
+  const char* cache = static_cast<const char*>(p.cache);
+#pragma unroll 1
+  for (int t = 0; t < 2; t++) {
+    if (row >= (t == 0 ? sm->pass.num_from_table : sm->pass.num_listed)) continue;
+    const int64_t slot =
+        t == 0 ? int64_t{p.block_tables[int64_t{tile.seq} * p.max_blocks + sm->pass.step]} *
+                         kMlaStepPositions +
+                     row
+               : sm->pass.slot[row];
+    mla_copy_row(shared_address(sm->keys[t]), row, quarter, cache + slot * kMlaWidth * 2,
+                 cache + (slot * kMlaWidth + kMlaRank) * 2, true);
+  }
+  copy_async_wait_all();
+  fence_proxy_async();
+  mla_barrier_sync(kMlaMathBarrier);
+}
+
+// O += weights values with each token's keys gathered by position.
+__device__ __forceinline__ void mla_tail_values(MlaShared* sm, const MlaThread& th, MlaState& st,
+                                                int num_nodes, int padded_heads) {
+  const bool one_node = padded_heads >= 16;  // both octets of a warp belong to one token
+  const uint32_t weights = shared_address(sm->tail_weights);
+  const int a_row = th.warp * 16 + th.lane % 16;
+  for (int half = 0; half < (one_node ? 1 : 2); half++) {
+    const int node = (2 * th.warp + half) * 8 / padded_heads;
+    if (node >= num_nodes || (sm->pass.column[node][0] & kMlaMasked)) continue;
+    for (int g = 0; g < 4; g++) {
+      uint32_t a[4], b[4];
+      ldmatrix_x4(a, weights + a_row * 128 + (((2 * g + th.lane / 16) ^ (a_row & 7)) << 4));
+      if (!one_node && half == 0) a[1] = a[3] = 0;
+      if (!one_node && half == 1) a[0] = a[2] = 0;
+      const int code = sm->pass.column[node][16 * g + th.lane % 16] & ~kMlaMasked;
+      const int key = code & (kMlaStepPositions - 1);
+      const uint32_t base = shared_address(sm->keys[code & kMlaFromTable ? 0 : 1]) + key * 128 +
+                            th.warpgroup * 4 * kMlaColumnBlockBytes;
+#pragma unroll
+      for (int n = 0; n < 16; n++) {
+        ldmatrix_x4_transposed(b, base + n / 4 * kMlaColumnBlockBytes +
+                                      (((n % 4 * 2 + th.lane / 16) ^ (key & 7)) << 4));
+        float* o = st.o + 8 * n;
+        float4 d = mma_m16n8k16_bf16(a[0], a[1], a[2], a[3], b[0], b[1],
+                                     make_float4(o[0], o[1], o[2], o[3]));
+        o[0] = d.x, o[1] = d.y, o[2] = d.z, o[3] = d.w;
+        d = mma_m16n8k16_bf16(a[0], a[1], a[2], a[3], b[2], b[3],
+                              make_float4(o[4], o[5], o[6], o[7]));
+        o[4] = d.x, o[5] = d.y, o[6] = d.z, o[7] = d.w;
+      }
+    }
+  }
+}
+
+// One step whose positions are undecided, invisible or missing for some row. `owner` is the
+// warpgroup whose turn the step is. Both key buffers must be free.
+__device__ __forceinline__ void mla_tail_pass(MlaShared* sm, const MlaThread& th, MlaState& st,
+                                              const MlaAttentionParams& p, const MlaTile& tile,
+                                              int owner, int padded_heads, float scale) {
+  copy_async_wait_all();
+  mla_barrier_sync(kMlaMathBarrier);
+  mla_gather_tail(sm, p, tile);
+  const bool owns = th.warpgroup == owner;
+  const bool listed = sm->pass.num_listed > 0;
+  float s[32], alpha[2];
+#pragma unroll
+  for (int i = 0; i < 32; i++) s[i] = 0;
+  if (owns ? sm->pass.num_from_table > 0 : listed) {
+    mla_start_scores<false>(s, shared_address(sm->q), shared_address(sm->keys[owns ? 0 : 1]), owner,
+                            nullptr, 0);
+    wgmma_wait<0>();
+    wgmma_hold(s);
+  }
+  mla_barrier_sync(kMlaMathBarrier);
+  if (!owns && listed) {
+#pragma unroll
+    for (int i = 0; i < 32; i += 2)
+      *reinterpret_cast<float2*>(mla_exchange(sm, th.row(i / 2 % 2), i / 4 * 8 + th.lane % 4 * 2)) =
+          make_float2(s[i], s[i + 1]);
+  }
+  mla_barrier_sync(kMlaMathBarrier);
+  if (owns) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const int row = th.row(h);
+      const uint8_t* columns = sm->pass.column[row / padded_heads] + th.lane % 4 * 2;
+      const float* exchanged = mla_exchange(sm, row, 0) - (row & 7) * 8;
+#pragma unroll
+      for (int n = 0; n < 8; n++) {
+        const uint32_t pair = *reinterpret_cast<const uint16_t*>(columns + 8 * n);
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+          const uint32_t code = pair >> (8 * e) & 0xFF;
+          const float other = exchanged[(code & 63) ^ ((row & 7) << 3)];
+          float& score = s[4 * n + 2 * h + e];
+          score = code & kMlaMasked ? -INFINITY : code & kMlaFromTable ? score : other;
+        }
+      }
+    }
+    uint32_t w[16];
+    mla_softmax(st, s, scale, w, alpha);
+    mla_store_weights(sm, th, st, w, alpha, shared_address(sm->tail_weights));
+  }
+  mla_barrier_sync(kMlaMathBarrier);
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    st.m[h] = sm->row_max[owner][th.row(h)];
+    alpha[h] = sm->rescale[owner][th.row(h)];
+  }
+  mla_rescale(st.o, alpha[0], alpha[1]);
+  mla_tail_values(sm, th, st, tile.num_nodes, padded_heads);
+}
+
+// Queries of a tile into shared memory; unused rows become zero.
+__device__ __forceinline__ void mla_load_queries(MlaShared* sm, const MlaAttentionParams& p,
+                                                 const MlaTile& tile, int padded_heads) {
+  const int r = threadIdx.x / 4, node = r / padded_heads, head = r % padded_heads;
+  const bool valid = node < tile.num_nodes && head < p.num_heads;
+  const int64_t row = tile.first_row + (valid ? node : 0), h = valid ? head : 0;
+  mla_copy_row(
+      shared_address(sm->q), r, threadIdx.x % 4,
+      static_cast<const char*>(p.q_lat) + (row * p.num_heads + h) * kMlaRank * 2,
+      static_cast<const char*>(p.q_pe) + (row * p.q_pe_row_stride + h * p.q_pe_head_stride) * 2,
+      valid);
+  copy_async_wait_all();
+  fence_proxy_async();
+  mla_barrier_sync(kMlaMathBarrier);
+}
+
+// Runs one chunk; leaves the normalised O, the maximum and the sum of each row.
+__device__ __forceinline__ void mla_chunk(MlaShared* sm, const MlaThread& th, MlaState& st,
+                                          const MlaAttentionParams& p, const MlaWorkspace& ws,
+                                          const MlaTile& tile, int chunk, int padded_heads,
+                                          float scale, uint32_t& uses) {
+  const int begin = chunk << tile.log2_steps, end = (chunk + 1) << tile.log2_steps;
+#pragma unroll
+  for (int i = 0; i < 128; i++) st.o[i] = 0;
+  st.m[0] = st.m[1] = st.m_own[0] = st.m_own[1] = -INFINITY;
+  st.l[0] = st.l[1] = 0;
+  const bool has_tail = tile.full_steps < end && tile.full_steps <= tile.last_step;
+  const MlaTailPass* pass = ws.passes + tile.first_pass;
+  const MlaTailPass* const passes_end = pass + (has_tail ? tile.num_passes : 0);
+  while (pass != passes_end && pass->step < begin) pass++;
+  if (has_tail) mla_fetch_pass(sm, *pass);
+  mla_full_steps(sm, th, st, min(end, tile.full_steps) - begin, scale, uses);
+  if (has_tail) {
+    while (true) {
+      const int parity = (pass->step - begin) & 1;
+      mla_tail_pass(sm, th, st, p, tile, parity, padded_heads, scale);
+      if (++pass == passes_end || pass->step >= end) break;
+      mla_barrier_sync(kMlaMathBarrier);
+      mla_fetch_pass(sm, *pass);
+    }
+    fence_proxy_async();
+    mla_release(&sm->tail_done, th.lane);
+  }
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    const float m = st.m[h] == -INFINITY ? 0.f : __fmul_rn(st.m[h], scale);
+    const float l = __fmul_rn(st.l[h], exp2_approx(__fsub_rn(__fmul_rn(st.m_own[h], scale), m)));
+    if (th.lane % 4 == 0) sm->sum[chunk & 1][th.warpgroup][th.row(h)] = l;
+  }
+  mla_barrier_sync(kMlaMathBarrier);
+#pragma unroll
+  for (int h = 0; h < 2; h++)
+    st.l[h] = __fadd_rn(sm->sum[chunk & 1][0][th.row(h)], sm->sum[chunk & 1][1][th.row(h)]);
+  const float i0 = st.l[0] > 0 ? __frcp_rn(st.l[0]) : 0.f;
+  const float i1 = st.l[1] > 0 ? __frcp_rn(st.l[1]) : 0.f;
+#pragma unroll
+  for (int n = 0; n < 32; n++) {
+    st.o[4 * n] *= i0, st.o[4 * n + 1] *= i0;
+    st.o[4 * n + 2] *= i1, st.o[4 * n + 3] *= i1;
+  }
+}
+
+// st = merge of the partial result in `slot` (earlier positions) and st.
+__device__ __forceinline__ void mla_merge_slot(const MlaThread& th, MlaState& st,
+                                               const MlaWorkspace& ws, int64_t slot, int num_octets,
+                                               float scale) {
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    if (2 * th.warp + h >= num_octets) continue;
+    const float2 left =
+        __ldcg(ws.slot_stats + (slot * 2 + th.warpgroup) * kMlaTileRows + th.row(h));
+    __syncwarp();
+    const AttentionMerge merge = attention_merge(left.x, left.y, st.m[h], st.l[h], scale);
+    st.m[h] = merge.m, st.l[h] = merge.l;
+    const uint4* from =
+        ws.slots + slot * 4096 + ((2 * th.warp + h) * 2 + th.warpgroup) * 256 + th.lane;
+#pragma unroll
+    for (int u = 0; u < 8; u++) {
+      const uint4 packed = __ldcg(from + u * 32);
+      const __half2* value = reinterpret_cast<const __half2*>(&packed);
+#pragma unroll
+      for (int k = 0; k < 4; k++) {
+        float* o = st.o + 16 * u + 4 * k + 2 * h;
+        const float2 v = __half22float2(value[k]);
+        o[0] = merge_values(merge, v.x, mla_round_partial(o[0]));
+        o[1] = merge_values(merge, v.y, mla_round_partial(o[1]));
+      }
+    }
+  }
+}
+
+__device__ __forceinline__ void mla_store_slot(const MlaThread& th, const MlaState& st,
+                                               const MlaWorkspace& ws, int64_t slot,
+                                               int num_octets) {
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    if (2 * th.warp + h >= num_octets) continue;
+    if (th.lane % 4 == 0)
+      __stcg(ws.slot_stats + (slot * 2 + th.warpgroup) * kMlaTileRows + th.row(h),
+             make_float2(st.m[h], st.l[h]));
+    __syncwarp();
+    uint4* to = ws.slots + slot * 4096 + ((2 * th.warp + h) * 2 + th.warpgroup) * 256 + th.lane;
+#pragma unroll
+    for (int u = 0; u < 8; u++) {
+      uint4 packed;
+      __half2* value = reinterpret_cast<__half2*>(&packed);
+#pragma unroll
+      for (int k = 0; k < 4; k++)
+        value[k] =
+            __floats2half2_rn(st.o[16 * u + 4 * k + 2 * h], st.o[16 * u + 4 * k + 2 * h + 1]);
+      __stcg(to + u * 32, packed);
+    }
+  }
+}
+
+__device__ __forceinline__ void mla_store_output(const MlaThread& th, const MlaState& st,
+                                                 const MlaAttentionParams& p, const MlaTile& tile,
+                                                 int padded_heads) {
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    const int node = th.row(h) / padded_heads, head = th.row(h) % padded_heads;
+    if (node >= tile.num_nodes || head >= p.num_heads) continue;
+    const int64_t row = tile.first_row + node;
+    uint32_t* out = static_cast<uint32_t*>(p.o_lat) +
+                    ((row * p.num_heads + head) * kMlaRank + th.warpgroup * 256) / 2 + th.lane % 4;
+#pragma unroll
+    for (int n = 0; n < 32; n++)
+      out[4 * n] = mla_pack(mla_round_partial(st.o[4 * n + 2 * h]),
+                            mla_round_partial(st.o[4 * n + 2 * h + 1]));
+  }
+}
+
+// A math thread's walk over the CTA's chunks.
+__device__ __forceinline__ void mla_math(MlaShared* sm, const MlaAttentionParams& p,
+                                         const MlaWorkspace& ws, const MlaCta& cta,
+                                         int padded_heads, float scale) {
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);  // uniform
+  const MlaThread th = {warp / 4, warp % 4, static_cast<int>(threadIdx.x) % 32};
+  MlaState st;
+  uint32_t uses = 0;
+  int64_t base_slot = int64_t{blockIdx.x} * kMlaSlotsPerCta;
+  int t = cta.tile, first = cta.chunk;
+  for (int left = cta.count; left > 0; t++) {
+    const MlaTile tile = t == cta.tile ? cta.first : ws.tiles[t];
+    const int last = min(tile.num_chunks, first + left);
+    const int num_octets = tile.num_nodes * padded_heads / 8;
+    int depth = 0;
+    mla_load_queries(sm, p, tile, padded_heads);
+    for (int chunk = first; chunk < last; chunk++) {
+      mla_chunk(sm, th, st, p, ws, tile, chunk, padded_heads, scale, uses);
+      // Merge with finished left siblings that began in this CTA; at a whole tile's end with all.
+      int merges = 0;
+      for (int start = chunk; (start >> merges & 1) && start - (1 << merges) >= first; merges++)
+        start -= 1 << merges;
+      const bool done = first == 0 && chunk + 1 == tile.num_chunks;
+      if (done) merges = depth;
+      for (; merges > 0; merges--)
+        mla_merge_slot(th, st, ws, base_slot + --depth, num_octets, scale);
+      if (done) {
+        mla_store_output(th, st, p, tile, padded_heads);
+      } else {
+        mla_store_slot(th, st, ws, base_slot + depth++, num_octets);
+      }
+    }
+    left -= last - first;
+    first = 0;
+    base_slot = int64_t{blockIdx.x} * kMlaSlotsPerCta + kMlaLaterSlots;
+  }
+}
+
+// Refills key buffer `b` in the order in which its warpgroup will read it.
+__device__ __forceinline__ void mla_load_keys(MlaShared* sm, const CUtensorMap* map, int block,
+                                              int b, uint32_t phase) {
+  const uint32_t keys = shared_address(sm->keys[b]);
+#pragma unroll 1
+  for (int i = 0; i < kMlaPieces; i++) {
+    const int piece = i == 4 ? 4 : i ^ (b * 2);
+    // Columns of values are free when their warpgroup has used them; the rope columns carry the
+    // weights, which the other warpgroup reads.
+    if (i == 0 || i == 2) mbarrier_wait(&sm->empty[b][piece / 2], phase);
+    const uint32_t bytes = (piece == 4 ? 1 : 2) * kMlaColumnBlockBytes;
+    mbarrier_arrive_expect(&sm->full[b][piece], bytes);
+    for (uint32_t done = 0; done < bytes; done += kMlaColumnBlockBytes) {
+      const int column_block = piece * 2 + done / kMlaColumnBlockBytes;
+      tensor_copy_to_shared(keys + column_block * kMlaColumnBlockBytes, map, column_block * 64,
+                            block * kMlaStepPositions, &sm->full[b][piece]);
+    }
+  }
+}
+
+// The producer warp: streams the keys of all full steps through the two buffers.
+__device__ __forceinline__ void mla_produce(MlaShared* sm, const MlaAttentionParams& p,
+                                            const MlaWorkspace& ws, const MlaCta& cta,
+                                            const CUtensorMap* map) {
+  const int lane = threadIdx.x % 32;
+  uint32_t uses[2] = {0, 0}, tails = 0;
+  int t = cta.tile, first = cta.chunk;
+  for (int left = cta.count; left > 0; t++) {
+    const MlaTile tile = t == cta.tile ? cta.first : ws.tiles[t];
+    const int last = min(tile.num_chunks, first + left);
+    const int32_t* blocks = p.block_tables + int64_t{tile.seq} * p.max_blocks;
+    for (int chunk = first; chunk < last; chunk++) {
+      const int begin = chunk << tile.log2_steps, end = (chunk + 1) << tile.log2_steps;
+      const int num_steps = min(end, tile.full_steps) - begin;
+      for (int i = 0; i < num_steps; i += 32) {
+        const int mine = i + lane < num_steps ? blocks[begin + i + lane] : 0;
+        for (int j = 0; j < 32 && i + j < num_steps; j++) {
+          const int block = __shfl_sync(~0u, mine, j), b = j & 1;
+          if (lane == 0) mla_load_keys(sm, map, block, b, ~uses[b]++ & 1);
+          __syncwarp();
+        }
+      }
+      if (tile.full_steps < end && tile.full_steps <= tile.last_step)
+        mbarrier_wait(&sm->tail_done, tails++ & 1);
+    }
+    left -= last - first;
+    first = 0;
+  }
+}
+
+__global__ void __launch_bounds__(kMlaThreads, 1)
+    mla_attention_sm90(MlaAttentionParams p, MlaWorkspace ws, int padded_heads,
+                       const __grid_constant__ CUtensorMap map) {
+  extern __shared__ __align__(1024) char dynamic_shared[];
+  MlaShared* sm = reinterpret_cast<MlaShared*>(dynamic_shared);
+  if (threadIdx.x == 0) {
+    for (int b = 0; b < 2; b++) {
+      for (int i = 0; i < kMlaPieces; i++) mbarrier_init(&sm->full[b][i], 1);
+      for (int w = 0; w < 2; w++) mbarrier_init(&sm->empty[b][w], 4);
+    }
+    mbarrier_init(&sm->tail_done, kMlaMathThreads / 32);
+    mbarrier_init_fence();
+  }
+  __syncthreads();
+  grid_dependency_launch();
+  const MlaCta cta = ws.ctas[blockIdx.x];  // written by mla_plan, launched without early release
+  grid_dependency_wait();
+  if (threadIdx.x >= kMlaMathThreads) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    if (threadIdx.x < kMlaMathThreads + 32) mla_produce(sm, p, ws, cta, &map);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    mla_math(sm, p, ws, cta, padded_heads, log2_scale(p.softmax_scale));
+  }
+}
+
+}  // namespace coppice::kernels

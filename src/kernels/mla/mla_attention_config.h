@@ -1,0 +1,43 @@
+// Host choices of the MLA attention kernels: chunk sizes, tile packing, workspace layout.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace coppice::kernels {
+
+inline constexpr int kMlaStepPositions = 64;  // keys of one softmax step; also the cache block
+inline constexpr int kMlaTileRows = 64;       // query rows (nodes x heads) of one tile
+inline constexpr int kMlaSlotsPerCta = 20;    // partial results a CTA can hold at a time
+inline constexpr int kMlaLaterSlots = 10;     // slots of a CTA's second and later tiles start here
+
+// Steps per chunk as a function of the query's own position alone; the result bits follow from it.
+struct MlaChunkTable {
+  int32_t until[3];       // positions below until[i] use log2_steps[i]
+  int32_t log2_steps[4];  // log2 of 64-key steps per chunk
+};
+
+MlaChunkTable mla_chunk_table(int num_heads);
+
+// Rows of one tile that a token takes: num_heads rounded up to a multiple of 8 dividing 64.
+int mla_padded_heads(int num_heads);
+
+// True if the tensor-core kernel covers the shape.
+bool mla_uses_tensor_cores(int num_heads, int kv_lora_rank, int qk_rope_head_dim);
+
+// Byte offsets into the workspace.
+struct MlaWorkspaceLayout {
+  size_t header;
+  size_t ctas;
+  size_t tiles;
+  size_t tile_of_row;
+  size_t passes;
+  size_t slot_stats;
+  size_t slots;
+  size_t total;
+  int passes_per_row;  // tail passes reserved for each row
+};
+
+MlaWorkspaceLayout mla_workspace_layout(int max_rows, int max_path, int num_ctas);
+
+}  // namespace coppice::kernels

@@ -1,0 +1,189 @@
+// Merges the partial results of tiles that several CTAs worked on, in the binary tree over chunk
+// indices, and writes zeros for inert rows.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/common/attention_merge.cuh"
+#include "kernels/common/grid_dependency.cuh"
+#include "kernels/mla/mla_plan.cuh"
+
+namespace coppice::kernels {
+
+constexpr int kMlaCombineWarps = 8;
+constexpr int kMlaCombineSplit = 16;  // blocks per octet of rows, 32 columns each
+constexpr int kMlaMaxChunks = 512;    // per tile
+constexpr int kMlaLevels = 7;         // a warp merges at most 64 chunks
+
+// Eight values of one row: columns 8k + 2 (lane % 4) + {0, 1}, k = 0..3, of 32.
+struct MlaPartial {
+  float m, l;
+  uint4 o;  // halves
+};
+
+__device__ __forceinline__ MlaPartial mla_merge_partials(const MlaPartial& left,
+                                                         const MlaPartial& right, float scale) {
+  const AttentionMerge merge = attention_merge(left.m, left.l, right.m, right.l, scale);
+  MlaPartial r;
+  r.m = merge.m, r.l = merge.l;
+  const __half2* a = reinterpret_cast<const __half2*>(&left.o);
+  const __half2* b = reinterpret_cast<const __half2*>(&right.o);
+  __half2* o = reinterpret_cast<__half2*>(&r.o);
+#pragma unroll
+  for (int k = 0; k < 4; k++) {
+    const float2 x = __half22float2(a[k]), y = __half22float2(b[k]);
+    o[k] = __floats2half2_rn(merge_values(merge, x.x, y.x), merge_values(merge, x.y, y.y));
+  }
+  return r;
+}
+
+// Largest aligned block of chunks that starts at `start` and ends by `end`, as log2 of its size.
+__device__ __forceinline__ int mla_block_level(int start, int end) {
+  const int fits = 31 - __clz(end - start);
+  return start == 0 ? fits : min(fits, __ffs(start) - 1);
+}
+
+// For every chunk of the tile that begins a stored partial result, its slot and level; -1 else.
+__device__ __forceinline__ void mla_list_partials(const MlaTile& tile, uint32_t num_chunks,
+                                                  uint32_t num_ctas, int* partial) {
+  for (int c = threadIdx.x; c < tile.num_chunks; c += kMlaCombineWarps * 32) {
+    // The CTA that ran the chunk and its run, relative to the tile.
+    const uint32_t global = tile.chunk_begin + c;
+    const uint32_t cta = ((global + 1) * num_ctas - 1) / num_chunks;
+    const int cta_begin = static_cast<int>(cta * num_chunks / num_ctas) - tile.chunk_begin;
+    const int cta_end = static_cast<int>((cta + 1) * num_chunks / num_ctas) - tile.chunk_begin;
+    const int end = min(cta_end, tile.num_chunks);
+    int index = 0, start = max(cta_begin, 0);
+    while (start < c) {
+      start += 1 << mla_block_level(start, end);
+      index++;
+    }
+    const int slot =
+        static_cast<int>(cta) * kMlaSlotsPerCta + (cta_begin < 0 ? kMlaLaterSlots : 0) + index;
+    partial[c] = start == c ? slot << 5 | mla_block_level(c, end) : -1;
+  }
+}
+
+// A warp's stack of finished subtrees, one per level, in shared memory.
+struct MlaCombineStack {
+  float2 stats[kMlaLevels][32];
+  uint4 o[kMlaLevels][32];
+};
+
+__device__ __forceinline__ MlaPartial mla_pop(const MlaCombineStack& stack, int level, int lane) {
+  const float2 stats = stack.stats[level][lane];
+  return {stats.x, stats.y, stack.o[level][lane]};
+}
+
+// Merges the partial results that begin in [begin, end), an aligned run of chunks.
+__device__ __forceinline__ MlaPartial mla_merge_run(const MlaWorkspace& ws, const int* partial,
+                                                    MlaCombineStack& stack, int begin, int end,
+                                                    int octet, int unit, int lane, float scale) {
+  unsigned occupied = 0;
+  constexpr int kAhead = 4;
+  for (int c = begin; c < end;) {
+    MlaPartial ahead[kAhead];
+    int level[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; i++) {
+      level[i] = -1;
+      while (c < end && partial[c] < 0) c++;  // inside a larger block of an earlier run
+      if (c >= end) continue;
+      const int64_t slot = partial[c] >> 5;
+      level[i] = partial[c] & 31;
+      const float2 stats = __ldcg(ws.slot_stats + slot * 2 * kMlaTileRows + octet * 8 + lane / 4);
+      ahead[i] = {stats.x, stats.y, __ldcg(ws.slots + slot * 4096 + octet * 512 + unit)};
+      c += 1 << level[i];
+    }
+#pragma unroll 1
+    for (int i = 0; i < kAhead; i++) {
+      if (level[0] < 0) break;
+      MlaPartial value = ahead[0];
+      int at = min(level[0], kMlaLevels - 1);  // larger blocks stand alone in their run
+#pragma unroll
+      for (int k = 0; k + 1 < kAhead; k++) ahead[k] = ahead[k + 1], level[k] = level[k + 1];
+      level[kAhead - 1] = -1;
+      for (; occupied >> at & 1; at++) {
+        value = mla_merge_partials(mla_pop(stack, at, lane), value, scale);
+        occupied ^= 1u << at;
+      }
+      stack.stats[at][lane] = make_float2(value.m, value.l);
+      stack.o[at][lane] = value.o;
+      occupied |= 1u << at;
+    }
+  }
+  MlaPartial result = {-INFINITY, 0, make_uint4(0, 0, 0, 0)};
+  bool any = false;
+  for (; occupied; occupied &= occupied - 1) {
+    const MlaPartial left = mla_pop(stack, __ffs(occupied) - 1, lane);
+    result = any ? mla_merge_partials(left, result, scale) : left;
+    any = true;
+  }
+  return result;
+}
+
+// Grid: (octets of all rows, kMlaCombineSplit). Each warp merges an eighth of the chunk tree.
+__global__ void __launch_bounds__(kMlaCombineWarps * 32)
+    mla_combine(MlaAttentionParams p, MlaWorkspace ws, int padded_heads, int num_ctas) {
+  __shared__ int partial[kMlaMaxChunks];
+  __shared__ MlaCombineStack stacks[kMlaCombineWarps];
+  grid_dependency_launch();
+  const int octets = padded_heads / 8, row = blockIdx.x / octets;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, unit = blockIdx.y * 32 + lane;
+  const int head = blockIdx.x % octets * 8 + lane / 4;
+  const int t = ws.tile_of_row[row], num_chunks = ws.header->num_chunks;
+  __nv_bfloat162* out =
+      static_cast<__nv_bfloat162*>(p.o_lat) +
+      ((int64_t{row} * p.num_heads + head) * 512 + static_cast<int>(blockIdx.y) * 32) / 2 +
+      lane % 4;
+  if (t < 0) {
+    grid_dependency_wait();
+    if (warp == 0 && head < p.num_heads)
+      for (int k = 0; k < 4; k++) out[4 * k] = __floats2bfloat162_rn(0.f, 0.f);
+    return;
+  }
+  const MlaTile tile = ws.tiles[t];
+  const int64_t next = (int64_t{tile.first_cta} + 1) * num_chunks / num_ctas;
+  if (next >= tile.chunk_begin + tile.num_chunks) {
+    grid_dependency_wait();
+    return;  // one CTA did it all
+  }
+  mla_list_partials(tile, num_chunks, num_ctas, partial);
+  __syncthreads();
+  grid_dependency_wait();
+
+  const float scale = log2_scale(p.softmax_scale);
+  const int octet = (row - tile.first_row) * octets + blockIdx.x % octets;
+  // Warps take aligned runs of 2^level chunks; a block that a CTA stored may cover several runs and
+  // then belongs to the first.
+  const int level = max(0, 32 - __clz(tile.num_chunks - 1) - 3);
+  const int begin = warp << level, end = min((warp + 1) << level, tile.num_chunks);
+  MlaPartial value = {-INFINITY, 0, make_uint4(0, 0, 0, 0)};
+  if (begin < end)
+    value = mla_merge_run(ws, partial, stacks[warp], begin, end, octet, unit, lane, scale);
+  __syncwarp();
+  stacks[warp].stats[0][lane] = make_float2(value.m, value.l);
+  stacks[warp].o[0][lane] = value.o;
+  __syncthreads();
+  if (warp > 0) return;
+  for (int step = 1; step < kMlaCombineWarps; step *= 2)
+    for (int w = 0; w < kMlaCombineWarps; w += 2 * step) {
+      value = mla_merge_partials(mla_pop(stacks[w], 0, lane), mla_pop(stacks[w + step], 0, lane),
+                                 scale);
+      stacks[w].stats[0][lane] = make_float2(value.m, value.l);
+      stacks[w].o[0][lane] = value.o;
+    }
+  if (head < p.num_heads) {
+    const __half2* o = reinterpret_cast<const __half2*>(&value.o);
+    for (int k = 0; k < 4; k++) {
+      const float2 v = __half22float2(o[k]);
+      out[4 * k] = __floats2bfloat162_rn(v.x, v.y);
+    }
+  }
+}
+
+}  // namespace coppice::kernels
