@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "io/model_path.h"
+#include "model/load_model.h"
 #include "verbs.h"
 
 namespace coppice {
@@ -25,11 +26,18 @@ int run_inspect(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : exit_code(ErrorKind::kInvalidArgument);
   }
-  const InspectReport report = inspect_checkpoint(resolve_model(model), {}, {.values = values});
+  const std::filesystem::path path = resolve_model(model);
+  const InspectReport report = inspect_checkpoint(path, {}, {.values = values});
   const std::string text = json ? write_json(report_as_json(report, tensors), {.indent = 2}) + "\n"
                                 : format_report(report, tensors);
   std::fwrite(text.data(), 1, text.size(), stdout);
-  if (report.faults.empty()) return 0;
+  if (report.faults.empty()) {
+    // A lone .safetensors file is no network.
+    if (path.extension() == ".safetensors") return 0;
+    check_loadable(path.string());
+    if (!json) std::puts("the network can be loaded");
+    return 0;
+  }
   const std::size_t more = report.faults.size() - 1;
   throw Error(report.faults[0].kind,
               report.faults[0].message +

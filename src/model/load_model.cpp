@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "backend/dequantize.h"
+#include "io/json_field.h"
 #include "io/mapped_file.h"
 #include "model/checkpoint_source.h"
 #include "model/deepseek_model.h"
@@ -38,6 +39,30 @@ CheckpointNaming naming_of(const ModelConfig& config) {
   if (config.tie_word_embeddings)
     naming.ignored_prefixes.push_back(config.tensor_prefix + "lm_head.");
   return naming;
+}
+
+CheckpointNaming naming_of(const Checkpoint& checkpoint, const ModelConfig& config) {
+  if (checkpoint.gguf_metadata() == nullptr) return naming_of(config);
+  return {.name_in_file = gguf_name, .ignored_prefixes = {"rope_freqs."}};
+}
+
+CheckpointNaming drafter_naming(const Checkpoint& checkpoint) {
+  // Some writers put "model." before every name.
+  CheckpointNaming naming =
+      safetensors_naming(checkpoint.contains("model.fc.weight") ? "model." : "");
+  naming.refuse_unused = true;
+  return naming;
+}
+
+bool is_drafter(const std::string& path) {
+  const std::filesystem::path file = std::filesystem::path(path) / "config.json";
+  if (!std::filesystem::exists(file)) return false;
+  const Json document = read_json_file(file);
+  const JsonField config(document, printable(file.string()));
+  for (const std::string& name :
+       config.get<std::vector<std::string>>("architectures", std::vector<std::string>()))
+    if (name.find("DFlash") != std::string::npos) return true;
+  return config.has("dflash_config") || config.has("speculators_model_type");
 }
 
 void check_equal(const std::string& file, const char* field, std::int64_t drafter,
@@ -117,12 +142,23 @@ std::unique_ptr<Model> load_model(Backend& backend, const std::string& path,
                                   const ModelOptions& options, const ProgressCallback& progress) {
   const ModelConfig config = load_model_config(path);
   const Checkpoint checkpoint(path);
-  const bool is_gguf = checkpoint.gguf_metadata() != nullptr;
-  CheckpointSource source(
-      checkpoint,
-      is_gguf ? CheckpointNaming{.name_in_file = gguf_name, .ignored_prefixes = {"rope_freqs."}}
-              : naming_of(config));
+  CheckpointSource source(checkpoint, naming_of(checkpoint, config));
   return build_model(backend, config, source, options, progress);
+}
+
+void check_loadable(const std::string& path) {
+  const auto check_all = [](CheckpointSource source, const std::vector<WeightSpec>& specs) {
+    for (const WeightSpec& spec : specs) source.check(spec);
+    source.check_unused();
+  };
+  const bool drafter = is_drafter(path);
+  const DflashConfig draft_config = drafter ? load_dflash_config(path) : DflashConfig{};
+  const ModelConfig config = drafter ? ModelConfig{} : load_model_config(path);
+  const Checkpoint checkpoint(path);
+  if (drafter)
+    check_all({checkpoint, drafter_naming(checkpoint)}, list_weights(draft_config));
+  else
+    check_all({checkpoint, naming_of(checkpoint, config)}, list_weights(config));
 }
 
 std::unique_ptr<DflashModel> load_dflash_model(Backend& backend, const std::string& dir,
@@ -134,11 +170,7 @@ std::unique_ptr<DflashModel> load_dflash_model(Backend& backend, const std::stri
   if (options.draft_attention_factor)
     config.network.rope.attention_factor = options.draft_attention_factor;
   const Checkpoint checkpoint(dir);
-  // Some writers put "model." before every name.
-  CheckpointNaming naming =
-      safetensors_naming(checkpoint.contains("model.fc.weight") ? "model." : "");
-  naming.refuse_unused = true;
-  CheckpointSource source(checkpoint, std::move(naming));
+  CheckpointSource source(checkpoint, drafter_naming(checkpoint));
   DflashWeights weights = load_dflash_weights(backend, source, config, options.parallel, progress);
   check_mask_embedding(file, backend, target, config.mask_token_id);
   target.set_feature_layers(config.target_layer_ids);

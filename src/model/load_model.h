@@ -19,6 +19,10 @@ std::unique_ptr<Model> load_model(Backend& backend, const std::string& path,
                                   const ModelOptions& options,
                                   const ProgressCallback& progress = {});
 
+// What load_model checks before it allocates, for a network or a DFlash drafter, from config.json
+// and headers alone. Throws the same Error.
+void check_loadable(const std::string& path);
+
 // A DFlash drafter for `target`, which must outlive it. Throws when the two do not belong together.
 // Sets the target's feature layers.
 std::unique_ptr<DflashModel> load_dflash_model(Backend& backend, const std::string& dir,
