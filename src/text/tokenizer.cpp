@@ -28,34 +28,51 @@ Tokenizer::Tokenizer(Parts parts) : parts_(std::move(parts)) {
 }
 
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool allow_special) const {
-  std::vector<std::int32_t> ids;
-  encode_to(text, allow_special, ids);
-  return ids;
+  const MarkedText::Range all{0, text.size()};
+  return encode_ranges(text, allow_special ? Ranges(&all, 1) : Ranges());
 }
 
-void Tokenizer::encode_to(std::string_view text, bool allow_special,
-                          std::vector<std::int32_t>& ids) const {
+std::vector<std::int32_t> Tokenizer::encode(const MarkedText& text) const {
+  return encode_ranges(text.text(), text.trusted());
+}
+
+std::vector<std::int32_t> Tokenizer::encode_ranges(std::string_view text, Ranges trusted) const {
   if (text.size() >= kMaxTextBytes) {
     throw Error(ErrorKind::kInvalidArgument,
                 "text of " + std::to_string(text.size()) + " bytes: the limit is 1 GiB");
   }
-  if (!parts_.kimi_chunking) return encode_chunk(text, allow_special, ids);
-  for (const Piece& chunk : kimi_chunks(text)) {
-    encode_chunk(text.substr(chunk.begin, chunk.end - chunk.begin), allow_special, ids);
+  std::vector<std::int32_t> ids;
+  if (parts_.kimi_chunking) {
+    for (const Piece& chunk : kimi_chunks(text)) encode_chunk(text, chunk, trusted, ids);
+  } else {
+    encode_chunk(text, {0, static_cast<std::uint32_t>(text.size())}, trusted, ids);
   }
+  return ids;
 }
 
-void Tokenizer::encode_chunk(std::string_view chunk, bool allow_special,
+void Tokenizer::encode_chunk(std::string_view text, Piece chunk, Ranges trusted,
                              std::vector<std::int32_t>& ids) const {
-  std::size_t position = 0;
-  while (allow_special) {
-    const Match match = find_added(chunk, position);
-    if (match.id < 0) break;
-    encode_plain(chunk.substr(position, match.begin - position), ids);
-    ids.push_back(match.id);
-    position = match.begin + match.length;
+  std::size_t plain_begin = chunk.begin;
+  const auto plain_until = [&](std::size_t end) {
+    encode_plain(text.substr(plain_begin, end - plain_begin), ids);
+  };
+  for (const MarkedText::Range& range : trusted) {
+    const std::size_t end = std::min<std::size_t>(range.end, chunk.end);
+    for (std::size_t i = std::max<std::size_t>(range.begin, chunk.begin); i < end;) {
+      const AddedToken* token = starts_added_[static_cast<unsigned char>(text[i])]
+                                    ? longest_added_at(text.substr(i, end - i))
+                                    : nullptr;
+      if (token == nullptr) {
+        ++i;
+        continue;
+      }
+      plain_until(i);
+      ids.push_back(token->id);
+      i += token->text.size();
+      plain_begin = i;
+    }
   }
-  encode_plain(chunk.substr(position), ids);
+  plain_until(chunk.end);
 }
 
 void Tokenizer::encode_plain(std::string_view text, std::vector<std::int32_t>& ids) const {
@@ -69,16 +86,6 @@ void Tokenizer::encode_plain(std::string_view text, std::vector<std::int32_t>& i
   for (const Piece& piece : pre_tokenize(parts_.pre_tokenizer, text)) {
     parts_.bpe.encode_piece(text.substr(piece.begin, piece.end - piece.begin), scratch, ids);
   }
-}
-
-Tokenizer::Match Tokenizer::find_added(std::string_view text, std::size_t from) const {
-  for (std::size_t i = from; i < text.size(); ++i) {
-    if (!starts_added_[static_cast<unsigned char>(text[i])]) continue;
-    if (const AddedToken* token = longest_added_at(text.substr(i))) {
-      return {i, token->text.size(), token->id};
-    }
-  }
-  return {text.size(), 0, -1};
 }
 
 // Narrows the sorted list character by character; a token that ends here is the longest so far.

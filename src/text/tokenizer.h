@@ -12,6 +12,7 @@
 
 #include "io/gguf.h"
 #include "text/bpe.h"
+#include "text/marked_text.h"
 #include "text/pretokenizer.h"
 
 namespace coppice {
@@ -48,7 +49,9 @@ class Tokenizer {
   // Ids of a text. Texts of added tokens stay plain text unless allow_special: then each becomes
   // its id, longest first. No id is put in front. Throws kInvalidArgument from 1 GiB on.
   std::vector<std::int32_t> encode(std::string_view text, bool allow_special = false) const;
-  void encode_to(std::string_view text, bool allow_special, std::vector<std::int32_t>& ids) const;
+  // As encode(text, true), but added tokens are recognised only where the template wrote every
+  // byte of them.
+  std::vector<std::int32_t> encode(const MarkedText& text) const;
 
   // Joined bytes of the ids; may end inside a character. An id outside of the vocabulary adds
   // nothing. skip_special leaves out added tokens marked special.
@@ -66,14 +69,12 @@ class Tokenizer {
   bool is_special(std::int32_t id) const;
 
  private:
-  struct Match {
-    std::size_t begin, length;
-    std::int32_t id;  // -1: none
-  };
-  Match find_added(std::string_view text, std::size_t from) const;
-  const AddedToken* longest_added_at(std::string_view text) const;
-  void encode_chunk(std::string_view chunk, bool allow_special,
+  using Ranges = std::span<const MarkedText::Range>;
+  // Ids of text[chunk], with added tokens recognised inside the ranges of `trusted` only.
+  void encode_chunk(std::string_view text, Piece chunk, Ranges trusted,
                     std::vector<std::int32_t>& ids) const;
+  std::vector<std::int32_t> encode_ranges(std::string_view text, Ranges trusted) const;
+  const AddedToken* longest_added_at(std::string_view text) const;
   void encode_plain(std::string_view text, std::vector<std::int32_t>& ids) const;
 
   Parts parts_;
