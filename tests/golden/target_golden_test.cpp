@@ -56,70 +56,82 @@ struct Case {
   std::string prompt;
 };
 
+// Prefills the prompt once; the checks follow in an order that leaves the sequence in place.
 class TargetGolden : public ::testing::TestWithParam<Case> {
  protected:
-  double tolerance() const {
-    return GetParam().device == "cpu-reference" ? kReferenceError : kFastError;
+  TargetGolden()
+      : with_(loaded(GetParam().device)),
+        golden_(GetParam().prompt),
+        tokens_(golden_.ints("token_ids")),
+        positions_(golden_.positions()),
+        driver_(with_.spy, *with_.model, 1600, kLayers) {
+    with_.spy.clear();
+    prompt_ = driver_.prefill(tokens_, kChunk);
   }
+
+  bool is_reference() const { return GetParam().device == "cpu-reference"; }
+  double tolerance() const { return is_reference() ? kReferenceError : kFastError; }
+  std::span<const float> logits_of(const StepResult& result, std::size_t row) const {
+    return row_of(result.logits, row, static_cast<std::size_t>(with_.model->config().vocab_size));
+  }
+
+  void check_layers_and_cache();
+  void check_logits();
+  void check_router();
+  void check_trees();
+  void check_greedy_continuation();
+
+  Loaded& with_;
+  GoldenFile golden_;
+  std::span<const std::int32_t> tokens_;
+  std::vector<std::size_t> positions_;  // rows stored in the golden file
+  ModelDriver driver_;
+  StepResult prompt_;
 };
 
-TEST_P(TargetGolden, PromptMatches) {
-  Loaded& with = loaded(GetParam().device);
-  const GoldenFile golden(GetParam().prompt);
-  const auto tokens = golden.ints("token_ids");
-  const std::vector<std::size_t> positions = golden.positions();
-  const auto hidden_size = static_cast<std::size_t>(with.model->config().hidden_size);
-  const auto vocab_size = static_cast<std::size_t>(with.model->config().vocab_size);
-
-  ModelDriver driver(with.spy, *with.model, 1600, kLayers);
-  with.spy.clear();
-  const StepResult result = driver.prefill(tokens, kChunk);
-
-  const auto logits = golden.floats("logits"), hidden = golden.floats("hidden");
-  const auto latent = golden.floats("mla_latent");
-  const std::size_t latent_width = latent.size() / kLayers / positions.size();
-  for (std::size_t i = 0; i < positions.size(); ++i) {
-    EXPECT_LT(relative_error(row_of(result.logits, positions[i], vocab_size),
-                             logits.subspan(i * vocab_size, vocab_size)),
-              tolerance())
-        << "logits at " << positions[i];
+void TargetGolden::check_layers_and_cache() {
+  const auto hidden = golden_.floats("hidden"), latent = golden_.floats("mla_latent");
+  const auto hidden_size = static_cast<std::size_t>(with_.model->config().hidden_size);
+  const std::size_t latent_width = latent.size() / kLayers / positions_.size();
+  for (std::size_t i = 0; i < positions_.size(); ++i)
     for (std::size_t layer = 0; layer < kLayers; ++layer) {
-      const auto expected =
-          hidden.subspan(((layer + 1) * positions.size() + i) * hidden_size, hidden_size);
-      EXPECT_LT(relative_error(row_of(result.features, positions[i] * kLayers + layer, hidden_size),
-                               expected),
-                tolerance())
-          << "output of layer " << layer << " at " << positions[i];
-      const auto cached = driver.cached(static_cast<std::int64_t>(layer), 0,
-                                        static_cast<std::int64_t>(positions[i]));
-      EXPECT_LT(relative_error(cached, latent.subspan((layer * positions.size() + i) * latent_width,
-                                                      latent_width)),
-                tolerance())
-          << "cache of layer " << layer << " at " << positions[i];
+      SCOPED_TRACE("layer " + std::to_string(layer) + " at " + std::to_string(positions_[i]));
+      EXPECT_LT(
+          relative_error(
+              row_of(prompt_.features, positions_[i] * kLayers + layer, hidden_size),
+              hidden.subspan(((layer + 1) * positions_.size() + i) * hidden_size, hidden_size)),
+          tolerance());
+      EXPECT_LT(relative_error(
+                    driver_.cached(static_cast<std::int64_t>(layer), 0,
+                                   static_cast<std::int64_t>(positions_[i])),
+                    latent.subspan((layer * positions_.size() + i) * latent_width, latent_width)),
+                tolerance());
     }
-  }
-  const auto argmax_all = golden.ints("argmax_all");
-  for (std::size_t i = 0; i < tokens.size(); ++i)
-    EXPECT_EQ(argmax(row_of(result.logits, i, vocab_size)), argmax_all[i]) << "at " << i;
 }
 
-TEST_P(TargetGolden, RouterMatches) {
-  Loaded& with = loaded(GetParam().device);
-  const GoldenFile golden(GetParam().prompt);
-  const std::vector<std::size_t> positions = golden.positions();
-  ModelDriver driver(with.spy, *with.model, 1600, 0);
-  with.spy.clear();
-  driver.prefill(golden.ints("token_ids"), kChunk);
-  const auto ids = golden.ints("router_ids");
-  const auto weights = golden.floats("router_weights"), margin = golden.floats("router_margin");
+void TargetGolden::check_logits() {
+  const auto logits = golden_.floats("logits");
+  const std::size_t vocab_size = logits.size() / positions_.size();
+  for (std::size_t i = 0; i < positions_.size(); ++i)
+    EXPECT_LT(relative_error(logits_of(prompt_, positions_[i]),
+                             logits.subspan(i * vocab_size, vocab_size)),
+              tolerance())
+        << "at " << positions_[i];
+  const auto argmax_all = golden_.ints("argmax_all");
+  for (std::size_t i = 0; i < tokens_.size(); ++i)
+    EXPECT_EQ(argmax(logits_of(prompt_, i)), argmax_all[i]) << "at " << i;
+}
+
+void TargetGolden::check_router() {
+  const auto ids = golden_.ints("router_ids");
+  const auto weights = golden_.floats("router_weights"), margin = golden_.floats("router_margin");
   constexpr std::size_t kTopK = 4, kRouted = 5;
   for (std::size_t layer = 0; layer < kRouted; ++layer)
-    for (std::size_t i = 0; i < positions.size(); ++i) {
-      const std::size_t row = layer * positions.size() + i;
-      if (GetParam().device != "cpu-reference" && margin[row] < kRouterMargin) continue;
+    for (std::size_t i = 0; i < positions_.size(); ++i) {
+      const std::size_t row = layer * positions_.size() + i;
+      if (!is_reference() && margin[row] < kRouterMargin) continue;
       // In ascending order of the expert, as the golden file has them.
-      std::vector<std::pair<std::int32_t, float>> chosen =
-          with.spy.routed(layer, kRouted, positions[i]);
+      auto chosen = with_.spy.routed(layer, kRouted, positions_[i]);
       std::ranges::sort(chosen);
       ASSERT_EQ(chosen.size(), kTopK);
       for (std::size_t k = 0; k < kTopK; ++k) {
@@ -129,40 +141,38 @@ TEST_P(TargetGolden, RouterMatches) {
     }
 }
 
-TEST_P(TargetGolden, GreedyContinuation) {
-  Loaded& with = loaded(GetParam().device);
-  const GoldenFile golden(GetParam().prompt);
-  const auto vocab_size = static_cast<std::size_t>(with.model->config().vocab_size);
-  const auto tokens = golden.ints("token_ids"), greedy = golden.ints("greedy");
-  const auto margin = golden.floats("greedy_margin");
-  ModelDriver driver(with.spy, *with.model, 1600);
-  const StepResult prompt = driver.prefill(tokens, kChunk);
-  std::int32_t token = argmax(row_of(prompt.logits, tokens.size() - 1, vocab_size));
-  for (std::size_t i = 0; i < greedy.size(); ++i) {
-    ASSERT_EQ(token, greedy[i]) << "token " << i << ", margin " << margin[i];
-    token = argmax(driver.append({&token, 1}, Provenance::kDecided).logits);
+// Every node of the golden trees must be judged as the golden run judged it.
+void TargetGolden::check_trees() {
+  for (const std::string tree : {"tree8", "tree16", "tree64"}) {
+    testing::TreeRows rows{.tokens = {golden_.ints("greedy")[0]}, .parents = {-1}};
+    for (const std::int32_t token : golden_.ints(tree + ".tokens")) rows.tokens.push_back(token);
+    for (const std::int32_t parent : golden_.ints(tree + ".parents"))
+      rows.parents.push_back(parent);
+    const StepResult result = driver_.verify(rows);
+    const auto expected = golden_.ints(tree + ".target_argmax");
+    const auto margin = golden_.floats(tree + ".target_margin");
+    for (std::size_t node = 0; node < expected.size(); ++node)
+      EXPECT_EQ(argmax(logits_of(result, node)), expected[node])
+          << tree << " node " << node << ", margin " << margin[node];
   }
 }
 
-// Every node of the golden trees must be judged as the golden run judged it.
-TEST_P(TargetGolden, TreeVerification) {
-  Loaded& with = loaded(GetParam().device);
-  const GoldenFile golden(GetParam().prompt);
-  const auto vocab_size = static_cast<std::size_t>(with.model->config().vocab_size);
-  ModelDriver driver(with.spy, *with.model, 1600);
-  driver.prefill(golden.ints("token_ids"), kChunk);
-  for (const char* name : {"tree8", "tree16", "tree64"}) {
-    const std::string tree(name);
-    testing::TreeRows rows{.tokens = {golden.ints("greedy")[0]}, .parents = {-1}};
-    for (const std::int32_t token : golden.ints(tree + ".tokens")) rows.tokens.push_back(token);
-    for (const std::int32_t parent : golden.ints(tree + ".parents")) rows.parents.push_back(parent);
-    const StepResult result = driver.verify(rows);
-    const auto expected = golden.ints(tree + ".target_argmax");
-    const auto margin = golden.floats(tree + ".target_margin");
-    for (std::size_t node = 0; node < expected.size(); ++node)
-      EXPECT_EQ(argmax(row_of(result.logits, node, vocab_size)), expected[node])
-          << tree << " node " << node << ", margin " << margin[node];
+void TargetGolden::check_greedy_continuation() {
+  const auto greedy = golden_.ints("greedy");
+  const auto margin = golden_.floats("greedy_margin");
+  std::int32_t token = argmax(logits_of(prompt_, tokens_.size() - 1));
+  for (std::size_t i = 0; i < greedy.size(); ++i) {
+    ASSERT_EQ(token, greedy[i]) << "token " << i << ", margin " << margin[i];
+    token = argmax(driver_.append({&token, 1}, Provenance::kDecided).logits);
   }
+}
+
+TEST_P(TargetGolden, Matches) {
+  check_layers_and_cache();
+  check_logits();
+  check_router();
+  check_trees();
+  check_greedy_continuation();
 }
 
 std::vector<Case> cases() {

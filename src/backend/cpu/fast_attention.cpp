@@ -93,6 +93,7 @@ void fast_gqa_attention(const simd::Kernels& kernels, const GqaAttentionArgs& ar
       const std::int64_t t = item / tiles, first = item % tiles * tile;
       const std::int64_t kv_offset = first / group * head_dim;
       KeyRange range = KeyRange::of_row(*args.metadata, t, args.k_cache.shape(0));
+      if (args.causal) range.limit_to_position(positions[t]);
       range.limit_to_window(positions[t], args.sliding_window);
       attend(kernels, range, args.k_cache.data<float>() + kv_offset,
              args.v_cache.data<float>() + kv_offset, row_size,

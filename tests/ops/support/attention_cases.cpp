@@ -49,7 +49,9 @@ Tensor cache(Staging& s, std::uint32_t stream, std::int64_t row_size) {
   return s.kv({kNumBlocks, kBlockSize, row_size}, values);
 }
 
-AttentionMetadata metadata(Staging& s, const std::vector<std::int64_t>& rows, Tensor& positions) {
+// positions: of each row's last key, or `hidden` keys before it.
+AttentionMetadata metadata(Staging& s, const std::vector<std::int64_t>& rows, Tensor& positions,
+                           std::int32_t hidden = 0) {
   const auto count = static_cast<std::int64_t>(rows.size());
   std::vector<std::int32_t> sequence, kv_len, path_len, path, position, tables;
   for (const std::int64_t id : rows) {
@@ -57,7 +59,7 @@ AttentionMetadata metadata(Staging& s, const std::vector<std::int64_t>& rows, Te
     sequence.push_back(keys.sequence);
     kv_len.push_back(keys.kv_len);
     path_len.push_back(keys.path_len);
-    position.push_back(keys.kv_len + keys.path_len - 1);
+    position.push_back(std::max(keys.kv_len + keys.path_len - 1 - hidden, 0));
     for (std::int64_t i = 0; i < kMaxPath; ++i)
       path.push_back(i < keys.path_len ? static_cast<std::int32_t>(kPathBlock * kBlockSize +
                                                                    (id * 31 + i * 17) % 256)
@@ -101,13 +103,15 @@ RowResults run_mla_attention(Backend& backend, const std::vector<std::int64_t>& 
 
 struct GqaSize {
   std::int64_t heads, kv_heads, dim, window;
+  bool causal = false;
 };
 
 RowResults run_gqa_attention(Backend& backend, const std::vector<std::int64_t>& rows,
                              GqaSize size) {
   Staging s(backend);
   Tensor positions;
-  const AttentionMetadata meta = metadata(s, rows, positions);
+  // Causal rows of a draft block lie before the block's last key.
+  const AttentionMetadata meta = metadata(s, rows, positions, size.causal ? 5 : 0);
   const Tensor out = s.act_out(static_cast<std::int64_t>(rows.size()), {size.heads, size.dim});
   backend.gqa_attention({.q = s.act_rows(1, rows, {size.heads, size.dim}, 2),
                          .k_cache = cache(s, 3, size.kv_heads * size.dim),
@@ -115,6 +119,7 @@ RowResults run_gqa_attention(Backend& backend, const std::vector<std::int64_t>& 
                          .metadata = &meta,
                          .positions = positions,
                          .sliding_window = size.window,
+                         .causal = size.causal,
                          .scale = 1 / std::sqrt(static_cast<float>(size.dim)),
                          .out = out});
   RowResults results;
@@ -268,6 +273,8 @@ void add_attention_cases(std::vector<OpCase>& cases) {
   gqa("9 over 3", {9, 3, 64, 0});
   gqa("drafter", {8, 4, 64, 0});
   gqa("window 70", {4, 1, 128, 70});
+  gqa("causal", {8, 4, 64, 0, true});
+  gqa("causal window 70", {8, 4, 64, 70, true});
   gqa("head of 80", {4, 4, 80, 0});
   gqa("head of 24", {4, 2, 24, 0});
   const auto rope = [&](std::string name, RopeCase which) {
