@@ -16,7 +16,8 @@
 namespace coppice {
 namespace {
 
-constexpr int kSpinsBeforeSleep = 20000;  // about 50 us
+constexpr int kSpinsBeforeSleep = 20000;  // of about 40 cycles: some 200 us
+constexpr std::size_t kCacheLine = 64;
 
 void cpu_relax() {
   __builtin_ia32_pause();
@@ -49,13 +50,19 @@ int available_cpus() {
 }
 
 struct ThreadPool::State {
-  std::atomic<std::uint64_t> generation{0};
-  std::atomic<int> pending{0};
-  std::atomic<bool> stop{false};
-  // Written by the caller before `generation` is advanced, read by workers after.
-  const Body* body = nullptr;
+  // Advanced by the caller to start a job, after the job's fields below are written.
+  alignas(kCacheLine) std::atomic<std::uint64_t> generation{0};
+  Call call = nullptr;
+  const void* body = nullptr;
   std::int64_t count = 0;
   std::int64_t parts = 0;
+  // Workers that have not finished the job.
+  alignas(kCacheLine) std::atomic<int> pending{0};
+  // Workers that are asleep or about to be. A worker raises it before it looks at `generation` for
+  // the last time, the caller reads it after it has advanced `generation`: one of them sees the
+  // other.
+  alignas(kCacheLine) std::atomic<int> sleepers{0};
+  std::atomic<bool> stop{false};
   bool spin = false;  // spinning hurts when there are fewer CPUs than threads
   std::mutex mutex;
   std::condition_variable wake;
@@ -63,7 +70,26 @@ struct ThreadPool::State {
 
   void run_part(std::int64_t part) const {
     const std::int64_t begin = count * part / parts, end = count * (part + 1) / parts;
-    if (begin < end) (*body)(begin, end);
+    if (begin < end) call(body, begin, end);
+  }
+
+  void start_job() {
+    generation.fetch_add(1);
+    if (sleepers.load() == 0) return;
+    { std::lock_guard lock(mutex); }
+    wake.notify_all();
+  }
+
+  // Returns once `generation` differs from seen.
+  void wait_for_job(std::uint64_t seen) {
+    for (int spins = 0; spin && spins < kSpinsBeforeSleep; ++spins) {
+      if (generation.load(std::memory_order_acquire) != seen) return;
+      cpu_relax();
+    }
+    std::unique_lock lock(mutex);
+    sleepers.fetch_add(1);
+    wake.wait(lock, [&] { return generation.load() != seen; });
+    sleepers.fetch_sub(1);
   }
 };
 
@@ -75,53 +101,37 @@ ThreadPool::ThreadPool(int num_threads)
 }
 
 ThreadPool::~ThreadPool() {
-  {
-    std::lock_guard lock(state_->mutex);
-    state_->stop = true;
-    state_->generation.fetch_add(1);
-  }
-  state_->wake.notify_all();
+  state_->stop = true;
+  state_->start_job();
   for (std::thread& thread : state_->threads) thread.join();
 }
 
 void ThreadPool::worker(int index) {
   State& state = *state_;
-  std::uint64_t seen = 0;
-  while (true) {
-    for (int spins = 0; state.spin && spins < kSpinsBeforeSleep; ++spins) {
-      if (state.generation.load(std::memory_order_acquire) != seen) break;
-      cpu_relax();
-    }
-    if (state.generation.load(std::memory_order_acquire) == seen) {
-      std::unique_lock lock(state.mutex);
-      state.wake.wait(lock, [&] { return state.generation.load() != seen; });
-    }
-    ++seen;
+  for (std::uint64_t seen = 0;; ++seen) {
+    state.wait_for_job(seen);
     if (state.stop) return;
     if (index < state.parts) state.run_part(index);
     state.pending.fetch_sub(1, std::memory_order_release);
   }
 }
 
-void ThreadPool::parallel_for(std::int64_t count, std::int64_t min_chunk, const Body& body) {
+void ThreadPool::run(std::int64_t count, std::int64_t min_chunk, Call call, const void* body) {
   if (count <= 0) return;
   const std::int64_t parts =
       std::clamp<std::int64_t>(count / std::max<std::int64_t>(min_chunk, 1), 1, num_threads_);
   if (parts == 1) {
-    body(0, count);
+    call(body, 0, count);
     return;
   }
   State& state = *state_;
   COPPICE_CHECK_EQ(state.pending.load(), 0);
-  state.body = &body;
+  state.call = call;
+  state.body = body;
   state.count = count;
   state.parts = parts;
   state.pending.store(num_threads_ - 1, std::memory_order_relaxed);
-  {
-    std::lock_guard lock(state.mutex);
-    state.generation.fetch_add(1, std::memory_order_release);
-  }
-  state.wake.notify_all();
+  state.start_job();
   state.run_part(0);
   for (int spins = 0; state.pending.load(std::memory_order_acquire) != 0; ++spins) {
     if (state.spin && spins < kSpinsBeforeSleep)

@@ -41,9 +41,9 @@ void add_sampling_cases(std::vector<OpCase>& cases);
 // Row by row against the reference.
 std::string compare_with_reference(const OpCase& op_case, Backend& reference, Backend& tested,
                                    const std::vector<std::int64_t>& rows);
-// Every row 0 .. count - 1 computed alone.
+// Rows 0 .. count - 1 computed alone; beyond 67 only some of them, the others stay empty.
 RowResults rows_alone(const OpCase& op_case, Backend& backend, std::int64_t count);
-// Bits of every row of `rows` against alone[its id].
+// Bits of every row of `rows` against alone[its id], where that is known.
 std::string check_row_independence(const OpCase& op_case, Backend& backend,
                                    const std::vector<std::int64_t>& rows, const RowResults& alone);
 

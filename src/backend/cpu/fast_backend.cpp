@@ -16,7 +16,7 @@ class FastBackend final : public CpuBackendBase {
   std::string name() const override { return std::string("cpu ") + kernels_.name; }
 
   LinearWeight load_linear(std::span<const HostMatrix> parts) override {
-    auto matrix = std::make_shared<OwnedMatrix>(pack(parts, pool()));
+    auto matrix = std::make_shared<OwnedMatrix>(pack(parts, memory_, pool()));
     return {.out_features = matrix->view.rows, .in_features = parts[0].cols, .packed = matrix};
   }
 
@@ -24,9 +24,9 @@ class FastBackend final : public CpuBackendBase {
     auto experts = std::make_shared<std::vector<PackedExpert>>();
     for (const ExpertSource& source : sources) {
       check_expert(source, sources[0]);
-      experts->push_back({.gate = pack({&source.gate, 1}, pool()),
-                          .up = pack({&source.up, 1}, pool()),
-                          .down = pack({&source.down, 1}, pool())});
+      experts->push_back({.gate = pack({&source.gate, 1}, memory_, pool()),
+                          .up = pack({&source.up, 1}, memory_, pool()),
+                          .down = pack({&source.down, 1}, memory_, pool())});
       COPPICE_CHECK(experts->back().gate.view.layout == experts->front().gate.view.layout);
       COPPICE_CHECK(experts->back().up.view.layout == experts->front().gate.view.layout);
       COPPICE_CHECK(experts->back().down.view.layout == experts->front().down.view.layout);
@@ -89,6 +89,7 @@ class FastBackend final : public CpuBackendBase {
   }
 
   const simd::Kernels& kernels_;
+  WeightMemory memory_;
   Workspace workspace_;
   FastMoe moe_;
 };

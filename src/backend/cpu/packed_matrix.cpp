@@ -35,30 +35,26 @@ Layout layout_of(std::span<const HostMatrix> parts) {
   return Layout::kF32;
 }
 
+simd::GroupOffsets offsets_of(Layout layout) {
+  if (layout == Layout::kQ8_0) return simd::kByteGroups;
+  return layout == Layout::kQ4_1 ? simd::kNibbleMinimumGroups : simd::kNibbleGroups;
+}
+
 std::int64_t block_bytes_of(Layout layout, std::int64_t cols) {
-  const std::int64_t groups = cols / kQuantGroup;
-  switch (layout) {
-    case Layout::kF32:
-      return cols * 64;
-    case Layout::kF16:
-    case Layout::kBF16:
-      return cols * 32;
-    case Layout::kInt4:
-    case Layout::kQ4_0:
-      return groups * (256 + 32);
-    case Layout::kQ4_1:
-      return groups * (256 + 64);
-    case Layout::kQ8_0:
-      return groups * (512 + 32);
-  }
-  return 0;
+  if (simd::is_quantized(layout))
+    return (cols / kQuantGroup + 1) / 2 * offsets_of(layout).pair_bytes();
+  return cols * (layout == Layout::kF32 ? 64 : 32);
 }
 
 // Writes one row into its lane of a zeroed block.
 class LanePacker {
  public:
   LanePacker(Layout layout, std::int64_t cols, std::uint8_t* block, std::int64_t lane)
-      : layout_(layout), groups_(cols / kQuantGroup), block_(block), lane_(lane) {}
+      : layout_(layout),
+        groups_(cols / kQuantGroup),
+        at_(offsets_of(layout)),
+        block_(block),
+        lane_(lane) {}
 
   void pack(const HostMatrix& m, std::int64_t row) const {
     switch (layout_) {
@@ -108,10 +104,10 @@ class LanePacker {
         word |= ((words[w] >> (8 * k)) & 0xfu) << (4 * k);
         word |= ((words[w] >> (8 * k + 4)) & 0xfu) << (4 * k + 16);
       }
-      put(64 * w + 4 * lane_, word);
+      put(at_.words(w / 4) + 64 * (w % 4) + 4 * lane_, word);
     }
     const auto* scales = static_cast<const std::uint16_t*>(m.scales) + row * groups_;
-    for (std::int64_t g = 0; g < groups_; ++g) put(256 * groups_ + 32 * g + 2 * lane_, scales[g]);
+    for (std::int64_t g = 0; g < groups_; ++g) put(at_.scales(g) + 2 * lane_, scales[g]);
   }
 
   void copy_half(std::int64_t offset, const std::uint8_t* from) const {
@@ -128,10 +124,10 @@ class LanePacker {
       };
       for (std::int64_t q = 0; q < 4; ++q)
         for (std::int64_t i = 0; i < 4; ++i)
-          put(256 * g + 64 * q + 4 * lane_ + i,
+          put(at_.words(g) + 64 * q + 4 * lane_ + i,
               static_cast<std::uint8_t>(element(8 * q + i) | element(8 * q + 4 + i) << 4));
-      copy_half(256 * groups_ + 32 * g, from);
-      if (header == 4) copy_half((256 + 32) * groups_ + 32 * g, from + 2);
+      copy_half(at_.scales(g), from);
+      if (header == 4) copy_half(at_.minima(g), from + 2);
     }
   }
 
@@ -139,21 +135,34 @@ class LanePacker {
     const std::uint8_t* from = static_cast<const std::uint8_t*>(m.data) + row * groups_ * 34;
     for (std::int64_t g = 0; g < groups_; ++g, from += 34) {
       for (std::int64_t i = 0; i < kQuantGroup; ++i)
-        put(512 * g + 64 * (i / 4) + 4 * lane_ + i % 4,
+        put(at_.words(g) + 64 * (i / 4) + 4 * lane_ + i % 4,
             static_cast<std::uint8_t>(from[2 + i] ^ 0x80));
-      copy_half(512 * groups_ + 32 * g, from);
+      copy_half(at_.scales(g), from);
     }
   }
 
   Layout layout_;
   std::int64_t groups_;
+  simd::GroupOffsets at_;
   std::uint8_t* block_;
   std::int64_t lane_;
 };
 
 }  // namespace
 
-OwnedMatrix pack(std::span<const HostMatrix> parts, ThreadPool& pool) {
+std::shared_ptr<std::uint8_t> WeightMemory::allocate(std::size_t num_bytes) {
+  constexpr std::size_t kPieceBytes = std::size_t{16} << 20;
+  const std::size_t rounded = (num_bytes + 63) / 64 * 64;
+  if (piece_ == nullptr || used_ + rounded > piece_->num_bytes()) {
+    piece_ = std::make_shared<Buffer>(Buffer::host(std::max(rounded, kPieceBytes)));
+    used_ = 0;
+  }
+  auto* const data = static_cast<std::uint8_t*>(piece_->data()) + used_;
+  used_ += rounded;
+  return {piece_, data};
+}
+
+OwnedMatrix pack(std::span<const HostMatrix> parts, WeightMemory& memory, ThreadPool& pool) {
   COPPICE_CHECK(!parts.empty());
   std::vector<std::int64_t> ends;  // first row beyond each part
   std::int64_t rows = 0;
@@ -169,8 +178,8 @@ OwnedMatrix pack(std::span<const HostMatrix> parts, ThreadPool& pool) {
   view.cols = (parts[0].cols + 1) / 2 * 2;
   view.block_bytes = block_bytes_of(view.layout, view.cols);
   const std::int64_t blocks = (rows + kBlockRows - 1) / kBlockRows;
-  matrix.storage = Buffer::host(static_cast<std::size_t>(blocks * view.block_bytes));
-  auto* const data = static_cast<std::uint8_t*>(matrix.storage.data());
+  matrix.storage = memory.allocate(static_cast<std::size_t>(blocks * view.block_bytes));
+  std::uint8_t* const data = matrix.storage.get();
   view.data = data;
   pool.parallel_for(blocks, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin * kBlockRows; row < std::min(end * kBlockRows, rows); ++row) {

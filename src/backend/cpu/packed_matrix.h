@@ -2,6 +2,7 @@
 // the layouts of simd/kernels.h.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -12,9 +13,21 @@
 
 namespace coppice::cpu {
 
+// Weights side by side in large pieces of memory: small matrices of their own would miss the huge
+// pages that streaming needs.
+class WeightMemory {
+ public:
+  // Zero-filled and 64-byte aligned; keeps its piece alive.
+  std::shared_ptr<std::uint8_t> allocate(std::size_t num_bytes);
+
+ private:
+  std::shared_ptr<Buffer> piece_;
+  std::size_t used_ = 0;
+};
+
 struct OwnedMatrix {
   simd::PackedMatrix view;
-  Buffer storage;
+  std::shared_ptr<std::uint8_t> storage;
 };
 
 struct PackedExpert {
@@ -25,6 +38,6 @@ struct PackedExpert {
 
 // The parts stacked along rows. Parts of different formats, and formats without a layout of their
 // own (F8), become f32.
-OwnedMatrix pack(std::span<const HostMatrix> parts, ThreadPool& pool);
+OwnedMatrix pack(std::span<const HostMatrix> parts, WeightMemory& memory, ThreadPool& pool);
 
 }  // namespace coppice::cpu

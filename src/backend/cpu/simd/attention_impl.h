@@ -12,17 +12,24 @@ template <int H, int K>
 inline void score_keys(const AttentionTile& tile, const float* const* keys, std::int64_t first,
                        float (*scores)[kMaxStepKeys]) {
   F sums[H][K];
+#pragma GCC unroll 8
   for (int h = 0; h < H; ++h)
+#pragma GCC unroll 8
     for (int k = 0; k < K; ++k) sums[h][k] = f_zero();
   for (std::int64_t d = 0; d < tile.key_dim; d += 16) {
     F query[H];
+#pragma GCC unroll 8
     for (int h = 0; h < H; ++h) query[h] = f_load(tile.query + h * tile.key_dim + d);
+#pragma GCC unroll 8
     for (int k = 0; k < K; ++k) {
       const F key = f_load(keys[first + k] + d);
+#pragma GCC unroll 8
       for (int h = 0; h < H; ++h) sums[h][k] = f_fma(query[h], key, sums[h][k]);
     }
   }
+#pragma GCC unroll 8
   for (int h = 0; h < H; ++h)
+#pragma GCC unroll 8
     for (int k = 0; k < K; ++k) scores[h][first + k] = f_sum(sums[h][k]) * tile.scale;
 }
 
@@ -53,16 +60,23 @@ inline void add_values(const AttentionTile& tile, const float* const* values, st
                        std::int64_t column, const float (*weights)[kMaxStepKeys],
                        const float* keep) {
   F acc[H][C];
+#pragma GCC unroll 8
   for (int h = 0; h < H; ++h)
+#pragma GCC unroll 8
     for (int c = 0; c < C; ++c)
       acc[h][c] = f_mul(f_load(tile.out + h * tile.value_dim + column + 16 * c), f_set(keep[h]));
   for (std::int64_t i = 0; i < count; ++i) {
     F value[C];
+#pragma GCC unroll 8
     for (int c = 0; c < C; ++c) value[c] = f_load(values[i] + column + 16 * c);
+#pragma GCC unroll 8
     for (int h = 0; h < H; ++h)
+#pragma GCC unroll 8
       for (int c = 0; c < C; ++c) acc[h][c] = f_fma(f_set(weights[h][i]), value[c], acc[h][c]);
   }
+#pragma GCC unroll 8
   for (int h = 0; h < H; ++h)
+#pragma GCC unroll 8
     for (int c = 0; c < C; ++c) f_store(tile.out + h * tile.value_dim + column + 16 * c, acc[h][c]);
 }
 
@@ -74,6 +88,7 @@ inline void step_with(const AttentionTile& tile, const float* const* keys,
   std::int64_t i = 0;
   for (; i + kKeyTile <= count; i += kKeyTile) score_keys<H, kKeyTile>(tile, keys, i, scores);
   for (; i < count; ++i) score_keys<H, 1>(tile, keys, i, scores);
+#pragma GCC unroll 8
   for (int h = 0; h < H; ++h) keep[h] = soften(scores[h], count, tile.max[h], tile.sum[h]);
   std::int64_t column = 0;
   for (; column + 64 <= tile.value_dim; column += 64)

@@ -14,18 +14,19 @@ namespace coppice::cpu::simd {
 inline constexpr std::int64_t kBlockRows = 16;
 inline constexpr std::int64_t kGroup = 32;  // columns of a quantisation group
 
-// Bytes of one block of 16 rows, in order. "word" = 16 lanes of 32 bits.
+// Bytes of one block of 16 rows, in the order they are read: one stream of whole cache lines.
+// "word" = 16 lanes of 32 bits. Quantised layouts go by pairs of groups: the words of both, then
+// 2 x 16 scales (then 2 x 16 minima); an odd last group is followed by a zero one.
 enum class Layout : std::uint8_t {
   kF32,   // per column: word of f32
   kF16,   // per column: 16 f16
   kBF16,  // per 2 columns: word of bf16 pairs, even column low
-  kInt4,  // per group: 4 words of 8 nibbles, nibble k = column 8q + 2k, k + 4 = column 8q + 2k + 1;
-          // then per group 16 bf16 scales; value = nibble - 8
-  kQ4_0,  // per group: 4 words, byte i: columns 8q + i (low), 8q + 4 + i (high); then per group 16
-          // f16 scales; value = nibble - 8
-  kQ4_1,  // as kQ4_0, then per group 16 f16 minima; value = nibble * scale + minimum
-  kQ8_0,  // per group: 8 words of 4 bytes, byte i = column 4q + i, stored + 128; then per group 16
-          // f16 scales
+  kInt4,  // per group 4 words of 8 nibbles: nibble k = column 8q + 2k, k + 4 = column 8q + 2k + 1;
+          // bf16 scales; value = nibble - 8
+  kQ4_0,  // per group 4 words: byte i = columns 8q + i (low), 8q + 4 + i (high); f16 scales;
+          // value = nibble - 8
+  kQ4_1,  // as kQ4_0 with f16 minima: value = nibble * scale + minimum
+  kQ8_0,  // per group 8 words of 4 bytes: byte i = column 4q + i, stored + 128; f16 scales
 };
 
 // A view of packed weights.
@@ -56,6 +57,24 @@ inline std::int64_t prepared_row_bytes(Layout layout, std::int64_t cols) {
   }
   return 0;
 }
+
+// Where the parts of a quantised block lie.
+struct GroupOffsets {
+  std::int64_t word_bytes;  // of one group
+  bool has_minima;
+
+  constexpr std::int64_t pair_bytes() const { return 2 * word_bytes + (has_minima ? 128 : 64); }
+  constexpr std::int64_t words(std::int64_t g) const {
+    return g / 2 * pair_bytes() + g % 2 * word_bytes;
+  }
+  constexpr std::int64_t scales(std::int64_t g) const {
+    return g / 2 * pair_bytes() + 2 * word_bytes + g % 2 * 32;
+  }
+  constexpr std::int64_t minima(std::int64_t g) const { return scales(g) + 64; }
+};
+inline constexpr GroupOffsets kNibbleGroups{256, false};
+inline constexpr GroupOffsets kNibbleMinimumGroups{256, true};
+inline constexpr GroupOffsets kByteGroups{512, false};
 
 inline bool is_quantized(Layout layout) {
   return layout >= Layout::kInt4;

@@ -7,10 +7,20 @@
 namespace coppice::cpu::simd {
 namespace {
 
+constexpr std::int64_t kPrefetchBytes = 4096;
+
 inline I word_at(const std::uint8_t* p) {
   std::int32_t word;
   __builtin_memcpy(&word, p, sizeof word);
   return i_set(word);
+}
+
+// The hardware prefetcher stops at page ends and at the short runs of one thread's share.
+template <std::int64_t kBytes>
+inline void prefetch_ahead(const std::uint8_t* p) {
+#pragma GCC unroll 32
+  for (std::int64_t line = 0; line < kBytes; line += 64)
+    __builtin_prefetch(p + kPrefetchBytes + line);
 }
 
 // The parts of a prepared quantised row.
@@ -25,20 +35,25 @@ inline QuantRow quant_row(const std::uint8_t* row, std::int64_t value_bytes, std
   return {row, scales, reinterpret_cast<const std::uint8_t*>(scales + groups)};
 }
 
-// sum += weights of one group (as integers) * activations of M rows.
+// sum += words [kFrom, kTo) of one group of weights (as integers) * activations of M rows.
 struct Int4Group {
-  static constexpr std::int64_t kWeightBytes = 256, kValueBytes = 2;
-  static constexpr bool kBf16Scales = true, kHasMinimum = false;
-  template <int M>
-  static inline void dot(const std::uint8_t* weights, const std::uint8_t* const (&x)[M],
-                         I (&sum)[M]) {
+  static constexpr GroupOffsets kOffsets = kNibbleGroups;
+  static constexpr int kWords = 4;
+  static constexpr std::int64_t kValueBytes = 2;
+  static constexpr bool kBf16Scales = true;
+  template <int M, int kFrom, int kTo>
+  [[gnu::always_inline]] static inline void dot(const std::uint8_t* weights,
+                                                const std::uint8_t* const (&x)[M], I (&sum)[M]) {
     const I mask = i_set(0x000f000f);
-    for (int q = 0; q < 4; ++q) {
+#pragma GCC unroll 8
+    for (int q = kFrom; q < kTo; ++q) {
       const I word = i_load(weights + 64 * q);
       const I pairs[4] = {i_and(word, mask), i_and(i_shift_right<4>(word), mask),
                           i_and(i_shift_right<8>(word), mask),
                           i_and(i_shift_right<12>(word), mask)};
+#pragma GCC unroll 8
       for (int k = 0; k < 4; ++k)
+#pragma GCC unroll 8
         for (int m = 0; m < M; ++m)
           sum[m] = dot_s16(sum[m], pairs[k], word_at(x[m] + 16 * q + 4 * k));
     }
@@ -46,33 +61,42 @@ struct Int4Group {
 };
 
 struct Q4Group {
-  static constexpr std::int64_t kWeightBytes = 256, kValueBytes = 1;
-  static constexpr bool kBf16Scales = false, kHasMinimum = false;
-  template <int M>
-  static inline void dot(const std::uint8_t* weights, const std::uint8_t* const (&x)[M],
-                         I (&sum)[M]) {
+  static constexpr GroupOffsets kOffsets = kNibbleGroups;
+  static constexpr int kWords = 4;
+  static constexpr std::int64_t kValueBytes = 1;
+  static constexpr bool kBf16Scales = false;
+  template <int M, int kFrom, int kTo>
+  [[gnu::always_inline]] static inline void dot(const std::uint8_t* weights,
+                                                const std::uint8_t* const (&x)[M], I (&sum)[M]) {
     const I mask = i_set(0x0f0f0f0f);
-    for (int q = 0; q < 4; ++q) {
+#pragma GCC unroll 8
+    for (int q = kFrom; q < kTo; ++q) {
       const I word = i_load(weights + 64 * q);
       const I low = i_and(word, mask), high = i_and(i_shift_right<4>(word), mask);
+#pragma GCC unroll 8
       for (int m = 0; m < M; ++m) sum[m] = dot_u4(sum[m], low, word_at(x[m] + 8 * q));
+#pragma GCC unroll 8
       for (int m = 0; m < M; ++m) sum[m] = dot_u4(sum[m], high, word_at(x[m] + 8 * q + 4));
     }
   }
 };
 
 struct Q4MinimumGroup : Q4Group {
-  static constexpr bool kHasMinimum = true;
+  static constexpr GroupOffsets kOffsets = kNibbleMinimumGroups;
 };
 
 struct Q8Group {
-  static constexpr std::int64_t kWeightBytes = 512, kValueBytes = 1;
-  static constexpr bool kBf16Scales = false, kHasMinimum = false;
-  template <int M>
-  static inline void dot(const std::uint8_t* weights, const std::uint8_t* const (&x)[M],
-                         I (&sum)[M]) {
-    for (int q = 0; q < 8; ++q) {
+  static constexpr GroupOffsets kOffsets = kByteGroups;
+  static constexpr int kWords = 8;
+  static constexpr std::int64_t kValueBytes = 1;
+  static constexpr bool kBf16Scales = false;
+  template <int M, int kFrom, int kTo>
+  [[gnu::always_inline]] static inline void dot(const std::uint8_t* weights,
+                                                const std::uint8_t* const (&x)[M], I (&sum)[M]) {
+#pragma GCC unroll 8
+    for (int q = kFrom; q < kTo; ++q) {
       const I word = i_load(weights + 64 * q);
+#pragma GCC unroll 8
       for (int m = 0; m < M; ++m) sum[m] = dot_q8(sum[m], word, word_at(x[m] + 4 * q));
     }
   }
@@ -83,55 +107,77 @@ struct QuantTile {
   static constexpr int kMaxRows = kQuantTile;
 
   template <int M>
-  static inline void run(const std::uint8_t* block, std::int64_t cols,
-                         const std::uint8_t* const (&x)[M], F (&acc)[M]) {
+  [[gnu::always_inline]] static inline void add_group(const std::uint8_t* block, std::int64_t g,
+                                                      const QuantRow (&rows)[M], F (&acc)[M]) {
+    constexpr GroupOffsets kAt = Group::kOffsets;
+    const std::uint8_t* values[M];
+    I sum[M];
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) {
+      values[m] = rows[m].values + g * kGroup * Group::kValueBytes;
+      sum[m] = kAt.has_minima ? i_set(0) : word_at(rows[m].starts + 4 * g);
+    }
+    // Integer sums are exact in any order: few rows take two chains, which hide latency.
+    constexpr int kHalf = Group::kWords / 2;
+    if constexpr (M <= 2) {
+      I other[M];
+      for (int m = 0; m < M; ++m) other[m] = i_set(0);
+      Group::template dot<M, 0, kHalf>(block + kAt.words(g), values, sum);
+      Group::template dot<M, kHalf, Group::kWords>(block + kAt.words(g), values, other);
+      for (int m = 0; m < M; ++m) sum[m] = i_add(sum[m], other[m]);
+    } else {
+      Group::template dot<M, 0, Group::kWords>(block + kAt.words(g), values, sum);
+    }
+    const std::uint8_t* const scales = block + kAt.scales(g);
+    const F scale = Group::kBf16Scales ? f_from_bf16(scales) : f_from_f16(scales);
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m)
+      acc[m] = f_fma(f_from_i(sum[m]), f_mul(scale, f_set(rows[m].scales[g])), acc[m]);
+    if constexpr (kAt.has_minima) {
+      const F minimum = f_from_f16(block + kAt.minima(g));
+#pragma GCC unroll 8
+      for (int m = 0; m < M; ++m)
+        acc[m] = f_fma(minimum, f_cast(word_at(rows[m].starts + 4 * g)), acc[m]);
+    }
+  }
+
+  template <int M>
+  [[gnu::always_inline]] static inline void run(const std::uint8_t* block, std::int64_t cols,
+                                                const std::uint8_t* const (&x)[M], F (&acc)[M]) {
     const std::int64_t groups = cols / kGroup;
-    const std::uint8_t* const scales = block + groups * Group::kWeightBytes;
-    const std::uint8_t* const minima = scales + groups * 32;
     QuantRow rows[M];
+#pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
       rows[m] = quant_row(x[m], cols * Group::kValueBytes, groups);
       acc[m] = f_zero();
     }
-    for (std::int64_t g = 0; g < groups; ++g) {
-      const std::uint8_t* values[M];
-      I sum[M];
-      for (int m = 0; m < M; ++m) {
-        values[m] = rows[m].values + g * kGroup * Group::kValueBytes;
-        sum[m] = Group::kHasMinimum ? i_set(0) : word_at(rows[m].starts + 4 * g);
-      }
-      Group::template dot<M>(block + g * Group::kWeightBytes, values, sum);
-      const F scale =
-          Group::kBf16Scales ? f_from_bf16(scales + 32 * g) : f_from_f16(scales + 32 * g);
-      for (int m = 0; m < M; ++m)
-        acc[m] = f_fma(f_from_i(sum[m]), f_mul(scale, f_set(rows[m].scales[g])), acc[m]);
-      if constexpr (Group::kHasMinimum) {
-        const F minimum = f_from_f16(minima + 32 * g);
-        for (int m = 0; m < M; ++m)
-          acc[m] = f_fma(minimum, f_cast(word_at(rows[m].starts + 4 * g)), acc[m]);
-      }
+    for (std::int64_t g = 0; g + 2 <= groups; g += 2) {
+      prefetch_ahead<Group::kOffsets.pair_bytes()>(block + Group::kOffsets.words(g));
+      add_group<M>(block, g, rows, acc);
+      add_group<M>(block, g + 1, rows, acc);
     }
+    if (groups % 2 != 0) add_group<M>(block, groups - 1, rows, acc);
   }
 };
 
 // Columns loaded two at a time, so that bf16 pairs fit in.
 struct F32Columns {
   static constexpr std::int64_t kPairBytes = 128;
-  static inline void load(const std::uint8_t* p, F& even, F& odd) {
+  [[gnu::always_inline]] static inline void load(const std::uint8_t* p, F& even, F& odd) {
     even = f_load(reinterpret_cast<const float*>(p));
     odd = f_load(reinterpret_cast<const float*>(p) + 16);
   }
 };
 struct F16Columns {
   static constexpr std::int64_t kPairBytes = 64;
-  static inline void load(const std::uint8_t* p, F& even, F& odd) {
+  [[gnu::always_inline]] static inline void load(const std::uint8_t* p, F& even, F& odd) {
     even = f_from_f16(p);
     odd = f_from_f16(p + 32);
   }
 };
 struct BF16Columns {
   static constexpr std::int64_t kPairBytes = 64;
-  static inline void load(const std::uint8_t* p, F& even, F& odd) {
+  [[gnu::always_inline]] static inline void load(const std::uint8_t* p, F& even, F& odd) {
     const I pairs = i_load(p);
     even = f_cast(i_shift_left<16>(pairs));
     odd = f_cast(i_and(pairs, i_set(static_cast<std::int32_t>(0xffff0000u))));
@@ -144,12 +190,14 @@ struct FloatTile {
   static constexpr int kMaxRows = kFloatTile;
 
   template <int M>
-  static inline void run(const std::uint8_t* block, std::int64_t cols,
-                         const std::uint8_t* const (&rows)[M], F (&acc)[M]) {
+  [[gnu::always_inline]] static inline void run(const std::uint8_t* block, std::int64_t cols,
+                                                const std::uint8_t* const (&rows)[M], F (&acc)[M]) {
     const float* x[M];
     F sum[M][4];
+#pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
       x[m] = reinterpret_cast<const float*>(rows[m]);
+#pragma GCC unroll 8
       for (int i = 0; i < 4; ++i) sum[m][i] = f_zero();
     }
     std::int64_t c = 0;
@@ -157,15 +205,20 @@ struct FloatTile {
       F w[4];
       Columns::load(block + c / 2 * Columns::kPairBytes, w[0], w[1]);
       Columns::load(block + (c / 2 + 1) * Columns::kPairBytes, w[2], w[3]);
+#pragma GCC unroll 8
       for (int m = 0; m < M; ++m)
+#pragma GCC unroll 8
         for (int i = 0; i < 4; ++i) sum[m][i] = f_fma(w[i], f_set(x[m][c + i]), sum[m][i]);
     }
     if (c + 2 <= cols) {
       F w[2];
       Columns::load(block + c / 2 * Columns::kPairBytes, w[0], w[1]);
+#pragma GCC unroll 8
       for (int m = 0; m < M; ++m)
+#pragma GCC unroll 8
         for (int i = 0; i < 2; ++i) sum[m][i] = f_fma(w[i], f_set(x[m][c + i]), sum[m][i]);
     }
+#pragma GCC unroll 8
     for (int m = 0; m < M; ++m)
       acc[m] = f_add(f_add(sum[m][0], sum[m][1]), f_add(sum[m][2], sum[m][3]));
   }
@@ -175,6 +228,7 @@ template <typename Tile, int M>
 inline void run_tile(const MatmulArgs& args, std::int64_t block, std::int64_t first) {
   const PackedMatrix& w = args.weight;
   const std::uint8_t* x[M];
+#pragma GCC unroll 8
   for (int m = 0; m < M; ++m) {
     const std::int64_t i = first + m;
     x[m] = args.x + (args.x_rows != nullptr ? args.x_rows[i] : i) * args.x_stride;
@@ -184,6 +238,7 @@ inline void run_tile(const MatmulArgs& args, std::int64_t block, std::int64_t fi
   const std::int64_t row = block * kBlockRows;
   const std::int64_t begin = row < args.row_begin ? args.row_begin : row;
   const std::int64_t end = row + kBlockRows > args.row_end ? args.row_end : row + kBlockRows;
+#pragma GCC unroll 8
   for (int m = 0; m < M; ++m) {
     const std::int64_t i = first + m;
     float* const out =
