@@ -2,6 +2,8 @@
 // round, for the chain and three tree sizes.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "io/json.h"
 #include "tests/engine/support/tiny_engine.h"
 
@@ -33,13 +35,19 @@ struct Mode {
   SpeculativeConfig speculative;
 };
 
+// COPPICE_SLOW_TESTS runs every golden prompt, past YaRN's original context too.
+std::vector<std::string> prompts() {
+  if (std::getenv("COPPICE_SLOW_TESTS") != nullptr)
+    return {std::begin(testing::kGoldenPrompts), std::end(testing::kGoldenPrompts)};
+  return {"code_short", "prose_mid", "chat_tool"};
+}
+
 class GenerateTest : public ::testing::TestWithParam<Mode> {};
 
 TEST_P(GenerateTest, EqualsTheGoldenGeneration) {
   const Mode& mode = GetParam();
-  auto engine = make_tiny_engine({.num_threads = 2, .speculative = mode.speculative});
-  for (const char* name : testing::kGoldenPrompts) {
-    if (std::string(name) == "code_1400") continue;  // long: in the slow test
+  auto engine = make_tiny_engine({.speculative = mode.speculative});
+  for (const std::string& name : prompts()) {
     SCOPED_TRACE(name);
     const Json golden = read_golden_json(name);
     const Json& expected = *golden.find("run_" + mode.golden);
@@ -67,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, GenerateTest,
                          [](const auto& param) { return "mode_" + param.param.golden; });
 
 TEST(GreedyTest, PlainDecodingEqualsTheGoldenContinuation) {
-  auto engine = make_tiny_engine({.num_threads = 2, .speculative = testing::plain()});
+  auto engine = make_tiny_engine({.speculative = testing::plain()});
   for (const char* name : {"code_short", "chat_code"}) {
     const GoldenFile golden(name);
     const auto expected = golden.ints("greedy");

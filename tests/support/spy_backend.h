@@ -5,13 +5,13 @@
 #include <utility>
 #include <vector>
 
-#include "backend/backend.h"
+#include "tests/support/forwarding_backend.h"
 
 namespace coppice::testing {
 
-class SpyBackend : public Backend {
+class SpyBackend : public ForwardingBackend {
  public:
-  explicit SpyBackend(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
+  using ForwardingBackend::ForwardingBackend;
 
   void clear() { calls_.clear(); }
 
@@ -34,29 +34,6 @@ class SpyBackend : public Backend {
     return {};
   }
 
-  std::string name() const override { return inner_->name(); }
-  Device device() const override { return inner_->device(); }
-  DType activation_dtype() const override { return inner_->activation_dtype(); }
-  DType kv_dtype() const override { return inner_->kv_dtype(); }
-  Buffer allocate(std::size_t num_bytes) override { return inner_->allocate(num_bytes); }
-  void upload(const Tensor& dst, const void* src) override { inner_->upload(dst, src); }
-  void download(void* dst, const Tensor& src) override { inner_->download(dst, src); }
-  void synchronize() override { inner_->synchronize(); }
-  LinearWeight load_linear(std::span<const HostMatrix> parts) override {
-    return inner_->load_linear(parts);
-  }
-  ExpertWeights load_experts(std::span<const ExpertSource> experts) override {
-    return inner_->load_experts(experts);
-  }
-  void run_graph(const GraphKey& key, const std::function<void()>& body) override {
-    inner_->run_graph(key, body);
-  }
-  void embed(const EmbedArgs& args) override { inner_->embed(args); }
-  void rms_norm(const RmsNormArgs& args) override { inner_->rms_norm(args); }
-  void add_rms_norm(const AddRmsNormArgs& args) override { inner_->add_rms_norm(args); }
-  void linear(const LinearArgs& args) override { inner_->linear(args); }
-  void head_linear(const HeadLinearArgs& args) override { inner_->head_linear(args); }
-  void silu_mul(const SiluMulArgs& args) override { inner_->silu_mul(args); }
   void moe_route(const MoeRouteArgs& args) override {
     inner_->moe_route(args);
     Call& call = calls_.emplace_back();
@@ -66,25 +43,6 @@ class SpyBackend : public Backend {
     inner_->download(call.ids.data(), args.topk_ids);
     inner_->download(call.weights.data(), args.topk_weights);
   }
-  void moe_experts(const MoeExpertsArgs& args) override { inner_->moe_experts(args); }
-  void all_reduce(const AllReduceArgs& args) override { inner_->all_reduce(args); }
-  void gather_rows(const GatherRowsArgs& args) override { inner_->gather_rows(args); }
-  void mla_rope_and_write_kv(const MlaRopeAndWriteKvArgs& args) override {
-    inner_->mla_rope_and_write_kv(args);
-  }
-  void mla_attention(const MlaAttentionArgs& args) override { inner_->mla_attention(args); }
-  void gqa_rope_and_write_kv(const GqaRopeAndWriteKvArgs& args) override {
-    inner_->gqa_rope_and_write_kv(args);
-  }
-  void gqa_attention(const GqaAttentionArgs& args) override { inner_->gqa_attention(args); }
-  void compile_draft(const CompileDraftArgs& args) override { inner_->compile_draft(args); }
-  void top_k_log_probs(const TopKLogProbsArgs& args) override { inner_->top_k_log_probs(args); }
-  void build_tree(const BuildTreeArgs& args) override { inner_->build_tree(args); }
-  void ngram_propose(const NgramProposeArgs& args) override { inner_->ngram_propose(args); }
-  void compile_tree(const CompileTreeArgs& args) override { inner_->compile_tree(args); }
-  void sample_rows(const SampleRowsArgs& args) override { inner_->sample_rows(args); }
-  void accept_path(const AcceptPathArgs& args) override { inner_->accept_path(args); }
-  void move_kv(const MoveKvArgs& args) override { inner_->move_kv(args); }
 
  private:
   struct Call {
@@ -92,7 +50,6 @@ class SpyBackend : public Backend {
     std::vector<std::int32_t> ids;  // [T, top_k]
     std::vector<float> weights;     // [T, top_k]
   };
-  std::unique_ptr<Backend> inner_;
   std::vector<Call> calls_;
 };
 

@@ -15,7 +15,7 @@
 namespace coppice::testing {
 
 struct TinyOptions {
-  std::string device = "cpu-reference";
+  std::string device = "cpu";
   int num_threads = 1;
   SpeculativeConfig speculative = {};
   std::int64_t max_num_seqs = 4;

@@ -1,0 +1,266 @@
+// Same request, same seed, same bits: the keys of every committed token in all layers and its
+// logits are equal for every way to decode it. COPPICE_EXACTNESS_PROMPTS widens the run to that
+// many of the held-out prompts.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "io/json.h"
+#include "tests/engine/support/exactness.h"
+#include "tests/engine/support/oracle_drafter.h"
+
+namespace coppice {
+namespace {
+
+using namespace testing;
+
+struct Prompt {
+  std::string name;
+  std::vector<std::int32_t> tokens;
+};
+
+std::int64_t wide_run() {
+  const char* count = std::getenv("COPPICE_EXACTNESS_PROMPTS");
+  return count == nullptr ? 0 : std::atoll(count);
+}
+
+std::vector<Prompt> prompts() {
+  if (wide_run() == 0)
+    return {{"code_short", golden_prompt("code_short")}, {"chat_tool", golden_prompt("chat_tool")}};
+  std::vector<Prompt> all;
+  const Json acceptance =
+      read_json_file(std::string(COPPICE_SOURCE_DIR) + "/tests/golden/tiny-k2/acceptance.json");
+  for (std::size_t i = 0; i < 64; ++i)
+    for (const auto& [kind, list] : acceptance.find("prompts")->as_object()) {
+      Prompt prompt{kind + " " + std::to_string(i), {}};
+      for (const Json& token : list.as_array()[i].as_array())
+        prompt.tokens.push_back(static_cast<std::int32_t>(token.as_int()));
+      if (std::ssize(all) < wide_run()) all.push_back(prompt);
+    }
+  return all;
+}
+
+Request make_request(const Prompt& prompt, double temperature) {
+  Request request{.prompt_token_ids = prompt.tokens};
+  request.sampling.temperature = temperature;
+  request.sampling.seed = 1234;
+  request.sampling.max_tokens = wide_run() > 0 ? 128 : 48;
+  request.sampling.ignore_eos = true;
+  if (temperature > 0) {
+    request.sampling.top_p = 0.95;
+    request.sampling.repetition_penalty = 1.1;  // counts along each node's own path
+  }
+  return request;
+}
+
+// One way to decode: an engine, and what else goes on while the request runs.
+struct Way {
+  std::string name;
+  TinyOptions options;
+  std::int64_t num_strangers = 0;
+  std::vector<std::int64_t> preempt_after_steps = {};
+};
+
+Trail decode(Engine& engine, const Way& way, const Request& request) {
+  TrailRecorder recorder(engine);
+  std::vector<std::unique_ptr<Finished>> others;
+  for (std::int64_t i = 0; i < way.num_strangers; ++i) {
+    const auto name = kGoldenPrompts[static_cast<std::size_t>(i % 4 + 2)];
+    Request stranger = greedy(golden_prompt(name), 30 + 11 * i);
+    stranger.sampling.temperature = i % 2 == 0 ? 0.9 : 0;
+    stranger.ddtree_budget = 5 * i;
+    add(engine, stranger, *others.emplace_back(std::make_unique<Finished>()));
+  }
+  Finished result;
+  const RequestId id = add(engine, request, result);
+  std::int64_t step = 0;
+  do {
+    if (std::find(way.preempt_after_steps.begin(), way.preempt_after_steps.end(), step) !=
+        way.preempt_after_steps.end())
+      engine.preempt(id);
+    ++step;
+  } while (engine.step());
+  Trail trail = recorder.trail(id);
+  trail.tokens = result.tokens;
+  trail.stats = result.stats;
+  engine.set_commit_observer({});
+  return trail;
+}
+
+std::vector<Way> ways() {
+  std::vector<Way> all = {
+      {"chain", {.speculative = chain()}},
+      {"tree 8", {.speculative = tree(8)}},
+      {"tree 16", {.speculative = tree(16)}},
+      {"tree 64", {.speculative = tree(64)}},
+      {"tree auto", {.speculative = tree(kAutoBudget)}},
+      {"ngram", {.speculative = ngram()}},
+      {"chunks of 7", {.speculative = plain(), .max_num_batched_tokens = 7}},
+      {"tree, chunks of 50", {.speculative = tree(12), .max_num_batched_tokens = 50}},
+      {"tree with strangers", {.speculative = tree(16)}, 3},
+      {"plain with strangers", {.speculative = plain(), .max_num_batched_tokens = 64}, 3},
+      {"plain preempted", {.speculative = plain()}, 0, {0, 1, 2, 9, 30}},
+      {"tree preempted", {.speculative = tree(16), .max_num_batched_tokens = 40}, 1, {1, 4, 9, 15}},
+      {"tree, three threads", {.num_threads = 3, .speculative = tree(16)}},
+      {"exact prefix cache",
+       {.speculative = tree(8), .enable_prefix_caching = true, .prefix_cache_exact = true}},
+      {"exact prefix cache preempted",
+       {.speculative = tree(8), .enable_prefix_caching = true, .prefix_cache_exact = true},
+       2,
+       {3, 12}},
+      {"tight cache", {.speculative = tree(16), .num_kv_blocks = 12}, 3},
+  };
+  return all;
+}
+
+class ExactnessTest : public ::testing::TestWithParam<double> {};
+
+TEST_P(ExactnessTest, EveryWayLeavesTheSameBits) {
+  auto reference = make_tiny_engine({.speculative = plain()});
+  std::map<std::string, Trail> expected;
+  for (const Prompt& prompt : prompts()) {
+    const Request request = make_request(prompt, GetParam());
+    expected[prompt.name] = decode(*reference, {}, request);
+    ASSERT_EQ(std::ssize(expected[prompt.name].tokens), request.sampling.max_tokens);
+  }
+  std::int64_t preemptions = 0, cached = 0;
+  for (const Way& way : ways()) {
+    auto engine = make_tiny_engine(way.options);
+    for (const Prompt& prompt : prompts()) {
+      const Trail trail = decode(*engine, way, make_request(prompt, GetParam()));
+      EXPECT_FALSE(compare(expected[prompt.name], trail))
+          << way.name << ", " << prompt.name << ": " << compare(expected[prompt.name], trail).what;
+      preemptions += trail.stats.num_preemptions;
+      // Again, with whatever the first run left in the cache.
+      if (!way.options.enable_prefix_caching) continue;
+      const Trail again = decode(*engine, way, make_request(prompt, GetParam()));
+      EXPECT_FALSE(compare(expected[prompt.name], again)) << way.name << " again";
+      cached += again.stats.num_cached_tokens;
+    }
+  }
+  EXPECT_GT(preemptions, 10);
+  EXPECT_GT(cached, 0);
+}
+
+TEST_P(ExactnessTest, ScatteredPathsOfAnOracleLeaveTheSameBits) {
+  auto reference = make_tiny_engine({.speculative = plain()});
+  for (const Prompt& prompt : prompts()) {
+    const Request request = make_request(prompt, GetParam());
+    const Trail expected = decode(*reference, {}, request);
+    auto script = std::make_shared<OracleScript>();
+    std::vector<std::int32_t>& truth = script->tokens_of_seed[*request.sampling.seed];
+    truth = prompt.tokens;
+    truth.insert(truth.end(), expected.tokens.begin(), expected.tokens.end());
+    auto engine = make_tiny_engine({.speculative = tree(24), .make_drafter = [&](Backend&) {
+                                      return std::make_unique<OracleDrafter>(script);
+                                    }});
+    const Trail trail = decode(*engine, {.name = "", .options = {}, .num_strangers = 1}, request);
+    EXPECT_FALSE(compare(expected, trail)) << prompt.name << ": " << compare(expected, trail).what;
+    EXPECT_GT(static_cast<double>(trail.stats.num_accepted_tokens),
+              1.0 * static_cast<double>(trail.stats.num_rounds));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Temperatures, ExactnessTest, ::testing::Values(0.0, 0.8),
+                         [](const auto& param) {
+                           return param.param == 0.0 ? std::string("greedy") : std::string("T08");
+                         });
+
+// ---- The comparison must be able to fail: each fault is what a real kernel might do.
+
+enum class Fault { kLinearByRows, kAttentionByBatch, kNormByRows, kExpertsByRows, kSiblingKey };
+
+class FaultyBackend : public OpRecorder {
+ public:
+  FaultyBackend(std::unique_ptr<Backend> inner, Fault fault)
+      : OpRecorder(std::move(inner)), fault_(fault) {}
+
+  void linear(const LinearArgs& args) override {
+    ForwardingBackend::linear(args);
+    if (fault_ == Fault::kLinearByRows && args.provenance == Provenance::kDecided &&
+        args.x.shape(0) > 4)
+      nudge(args.out);
+    note("linear", args.out);
+  }
+  void rms_norm(const RmsNormArgs& args) override {
+    ForwardingBackend::rms_norm(args);
+    if (fault_ == Fault::kNormByRows && verifying_ && args.x.shape(0) > 8) nudge(args.out);
+    note("rms_norm", args.out);
+  }
+  void moe_experts(const MoeExpertsArgs& args) override {
+    ForwardingBackend::moe_experts(args);
+    if (fault_ == Fault::kExpertsByRows && args.provenance == Provenance::kDecided &&
+        args.x.shape(0) > 1)
+      nudge(args.out);
+    note("moe_experts", args.out);
+  }
+  void mla_attention(const MlaAttentionArgs& args) override {
+    ForwardingBackend::mla_attention(args);
+    if (fault_ == Fault::kAttentionByBatch && verifying_ &&
+        args.metadata->block_tables.shape(0) > 1)
+      nudge(args.out);
+    note("mla_attention", args.out);
+  }
+  // A node that sees the row before it in place of its parent.
+  void compile_tree(const CompileTreeArgs& args) override {
+    ForwardingBackend::compile_tree(args);
+    verifying_ = true;
+    if (fault_ != Fault::kSiblingKey) return;
+    for (std::int64_t t = 1; t < args.path_len.shape(0); ++t) {
+      const std::int32_t len = args.path_len.data<std::int32_t>()[t];
+      const std::int32_t before = args.slots.data<std::int32_t>()[t - 1];
+      if (len > 2 && args.path.row<std::int32_t>(t)[len - 2] != before)
+        args.path.row<std::int32_t>(t)[len - 2] = before;
+    }
+  }
+  void accept_path(const AcceptPathArgs& args) override {
+    OpRecorder::accept_path(args);
+    verifying_ = false;
+  }
+
+ private:
+  // One element of every row, by more than the rounding of what follows.
+  static void nudge(const Tensor& out) {
+    for (std::int64_t t = 0; t < out.shape(0); ++t) out.row<float>(t)[0] += 0.02f;
+  }
+  bool verifying_ = false;
+  Fault fault_;
+};
+
+TEST(ExactnessFaultTest, PlantedFaultsAreFoundAndTheFirstOpIsNamed) {
+  const Prompt prompt{"code_short", golden_prompt("code_short")};
+  const Request request = make_request(prompt, 0);
+  OpRecorder* reference_ops = nullptr;
+  auto reference = make_tiny_engine({.speculative = plain(), .wrap_backend = [&](auto inner) {
+                                       auto made = std::make_unique<OpRecorder>(std::move(inner));
+                                       reference_ops = made.get();
+                                       return made;
+                                     }});
+  const Trail expected = decode(*reference, {}, request);
+  const std::vector<std::pair<Fault, std::string>> faults = {
+      {Fault::kLinearByRows, "linear"},
+      {Fault::kAttentionByBatch, "mla_attention"},
+      {Fault::kNormByRows, "rms_norm"},
+      {Fault::kExpertsByRows, "moe_experts"},
+      {Fault::kSiblingKey, "mla_attention"}};
+  for (const auto& [fault, op] : faults) {
+    OpRecorder* ops = nullptr;
+    auto engine = make_tiny_engine({.speculative = tree(16), .wrap_backend = [&](auto inner) {
+                                      auto made =
+                                          std::make_unique<FaultyBackend>(std::move(inner), fault);
+                                      ops = made.get();
+                                      return made;
+                                    }});
+    const Difference difference = compare(
+        expected, decode(*engine, {.name = "", .options = {}, .num_strangers = 1}, request));
+    ASSERT_TRUE(difference) << "fault " << static_cast<int>(fault) << " on " << op
+                            << " was not found";
+    ASSERT_GE(difference.position, 0) << difference.what;
+    const std::string first = OpRecorder::first_difference(
+        reference_ops->ops(1234, difference.position), ops->ops(1234, difference.position));
+    EXPECT_NE(first.find(op), std::string::npos) << "first differing op: " << first;
+  }
+}
+
+}  // namespace
+}  // namespace coppice
