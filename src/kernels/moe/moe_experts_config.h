@@ -1,0 +1,26 @@
+// Tile choice of moe_experts: pure host arithmetic. No choice here can change a result bit.
+#pragma once
+
+#include <cstddef>
+
+namespace coppice::kernels {
+
+struct MoeExpertsConfig {
+  int tiles = 1;    // blocks of rows that one work item takes at once
+  int columns = 1;  // most n8 column tiles of a unit: a unit holds up to 8 * columns rows
+  int stages = 0;   // of the weight ring
+  int max_units = 0;
+  size_t shared_bytes = 0;
+};
+
+// Steps (of every tile) that one ring stage holds.
+template <int kTiles>
+inline constexpr int kMoeStageSteps = kTiles == 1 ? 2 : 1;
+
+MoeExpertsConfig choose_moe_experts_config(int num_tokens, int top_k, int num_experts,
+                                           size_t max_shared_bytes);
+
+// Upper bound of the number of units that any routing of this size needs.
+int moe_max_units(int num_pairs, int num_experts, int columns);
+
+}  // namespace coppice::kernels

@@ -1,0 +1,121 @@
+#include <algorithm>
+#include <type_traits>
+
+#include "kernels/moe/moe_experts.cuh"
+
+namespace coppice::kernels {
+
+namespace {
+
+constexpr size_t kAlign = 128;
+size_t align_up(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+struct Device {
+  int sm_count = 0;
+  int max_shared_bytes = 0;
+};
+
+cudaError_t current_device(Device* device) {
+  int id = 0;
+  cudaError_t error = cudaGetDevice(&id);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&device->sm_count, cudaDevAttrMultiProcessorCount, id);
+  }
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&device->max_shared_bytes,
+                                   cudaDevAttrMaxSharedMemoryPerBlockOptin, id);
+  }
+  return error;
+}
+
+template <typename Kernel>
+cudaError_t launch(Kernel kernel, dim3 grid, int threads, size_t shared_bytes,
+                   const MoeExpertsKernelParams& params, cudaStream_t stream) {
+  if (shared_bytes > 0) {
+    const cudaError_t error = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+    if (error != cudaSuccess) return error;
+  }
+  cudaLaunchAttribute attribute;
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel, params);
+}
+
+ExpertGemm expert_gemm(const void* blob, int rows, int inputs) {
+  const ExpertBlobShape shape = expert_blob_shape(rows, inputs);
+  return {static_cast<const uint8_t*>(blob), shape, expert_blob_bytes(shape),
+          expert_blob_block_bytes(shape)};
+}
+
+using ExpertsKernel = void (*)(MoeExpertsKernelParams);
+
+ExpertsKernel pick_kernel(const MoeExpertsConfig& config) {
+  if (config.tiles == 1 && config.columns == 1) return moe_experts_kernel<1, 1>;
+  if (config.tiles == 1 && config.columns == 2) return moe_experts_kernel<1, 2>;
+  if (config.tiles == 4 && config.columns == 2) return moe_experts_kernel<4, 2>;
+  if (config.tiles == 2 && config.columns == 4) return moe_experts_kernel<2, 4>;
+  if (config.tiles == 4 && config.columns == 4) return moe_experts_kernel<4, 4>;
+  return nullptr;
+}
+
+bool valid(const MoeExpertsParams& p) {
+  return p.num_tokens >= 0 && p.num_tokens <= kMoeExpertsMaxTokens && p.top_k > 0 &&
+         p.num_tokens * p.top_k <= 65535 && p.num_experts > 0 && p.num_experts <= 4096 &&
+         p.hidden_size > 0 && p.hidden_size % 32 == 0 && p.intermediate_size > 0 &&
+         p.intermediate_size % 32 == 0;
+}
+
+}  // namespace
+
+size_t moe_experts_counter_bytes(int top_k, int num_experts) {
+  return align_up(sizeof(uint32_t) *
+                  moe_max_units(kMoeExpertsMaxTokens * top_k, num_experts, 1));
+}
+
+size_t moe_experts_workspace_bytes(int max_tokens, int top_k, int num_experts, int hidden_size,
+                                   int intermediate_size) {
+  const size_t pairs = static_cast<size_t>(max_tokens) * top_k;
+  return moe_experts_counter_bytes(top_k, num_experts) +
+         align_up(pairs * intermediate_size * sizeof(__nv_bfloat16)) +
+         align_up(pairs * hidden_size * sizeof(float));
+}
+
+cudaError_t moe_experts(const MoeExpertsParams& params, cudaStream_t stream) {
+  if (!valid(params)) return cudaErrorInvalidValue;
+  if (params.num_tokens == 0) return cudaSuccess;
+  Device device;
+  if (cudaError_t error = current_device(&device); error != cudaSuccess) return error;
+  const MoeExpertsConfig config = choose_moe_experts_config(
+      params.num_tokens, params.top_k, params.num_experts, device.max_shared_bytes);
+  const ExpertsKernel kernel = pick_kernel(config);
+  if (!kernel || config.stages < 2) return cudaErrorInvalidValue;
+
+  const size_t pairs = static_cast<size_t>(params.num_tokens) * params.top_k;
+  auto* workspace = static_cast<uint8_t*>(params.workspace);
+  MoeExpertsKernelParams p = {.op = params};
+  p.w13 = expert_gemm(params.w13, 2 * params.intermediate_size, params.hidden_size);
+  p.w2 = expert_gemm(params.w2, params.hidden_size, params.intermediate_size);
+  p.unit_counters = reinterpret_cast<uint32_t*>(workspace);
+  workspace += moe_experts_counter_bytes(params.top_k, params.num_experts);
+  p.activation = reinterpret_cast<__nv_bfloat16*>(workspace);
+  workspace += align_up(pairs * params.intermediate_size * sizeof(__nv_bfloat16));
+  p.partial = reinterpret_cast<float*>(workspace);
+  p.stages = config.stages;
+  p.max_units = config.max_units;
+
+  cudaError_t error = launch(kernel, dim3(device.sm_count), kMoeThreads, config.shared_bytes, p,
+                             stream);
+  if (error != cudaSuccess) return error;
+  const dim3 grid((params.hidden_size / 4 + 127) / 128, params.num_tokens);
+  return launch(moe_combine_kernel, grid, 128, 0, p, stream);
+}
+
+}  // namespace coppice::kernels
