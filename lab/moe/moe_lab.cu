@@ -380,8 +380,10 @@ int main(int argc, char** argv) {
       check(s, "skewed", s.top_k, most, 16);
     } else {
       const int layers = name == "tp8" ? 8 : 1;
-      time_shape(s, {1, 2, 4, 8, 16, 17, 32, 33, 64, 128, 256, 512, 1024}, layers,
-                 name == "tp8" ? 24 : 8);
+      std::vector<int> sizes = {1, 2, 4, 8, 16, 17, 32, 33, 64, 128, 256, 512, 1024};
+      if (argc > 3) sizes.clear();
+      for (int i = 3; i < argc; ++i) sizes.push_back(std::atoi(argv[i]));
+      time_shape(s, sizes, layers, name == "tp8" ? 24 : 8);
     }
   }
   return failures != 0;

@@ -24,7 +24,7 @@ struct ExpertBlobShape {
   int rows = 0;     // outputs; for gate and up together 2 * intermediate_size
   int inputs = 0;   // k
   int warps_k = 0;  // warps that share the inputs of a row: 1 or 8
-  int steps = 0;    // steps along the inputs
+  int steps = 0;    // steps along the inputs, even; padded with zeros
   int blocks = 0;   // blocks of 32 * 8 / warps_k rows, the last one padded with zeros
 };
 
@@ -32,7 +32,7 @@ constexpr ExpertBlobShape expert_blob_shape(int rows, int inputs) {
   const int warps_k = inputs >= 1024 ? kStepCells : 1;
   const int step_inputs = warps_k * kCellInputs;
   const int block_rows = kStepCells / warps_k * kCellRows;
-  return {rows, inputs, warps_k, (inputs + step_inputs - 1) / step_inputs,
+  return {rows, inputs, warps_k, (inputs + 2 * step_inputs - 1) / (2 * step_inputs) * 2,
           (rows + block_rows - 1) / block_rows};
 }
 

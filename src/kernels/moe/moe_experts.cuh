@@ -130,13 +130,18 @@ __device__ void produce_items(WeightRing& ring, const ExpertGemm& gemm, const Mo
 
 struct MoeWarpState {
   WeightRing ring;
+  uint32_t minus_136[4];  // pairs of bf16 -136
   float4* reduction;  // two buffers of [warps, 2 * tiles, 32 lanes]
   int reduction_parity = 0;
 };
 
 // Pairs of bf16 136 + value from nibbles i and i + 4 of an interleaved word.
 __device__ inline uint32_t nibble_pair(uint32_t word, int i) {
-  return (word >> (4 * i) & 0x000F000Fu) | 0x43004300u;
+  uint32_t pair;  // (word >> 4 i) & 0x000F000F | 0x43004300 in one instruction after the shift
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;"
+      : "=r"(pair)
+      : "r"(word >> (4 * i)), "n"(0x000F000F), "r"(0x43004300));
+  return pair;
 }
 
 __device__ inline void add_scaled(float4& sum, float4 group, uint32_t scales) {
@@ -174,14 +179,12 @@ __device__ inline void multiply_group(float4 (&sum)[2][kColumns], const uint4& w
 
 // -136 * sum of a group of inputs, for each column.
 template <int kColumns>
-__device__ inline void group_bias(float4 (&bias)[kColumns], const uint4 (&x)[kColumns]) {
-  constexpr uint32_t kMinus136 = 0xC308C308u;
+__device__ inline void group_bias(float4 (&bias)[kColumns], const uint4 (&x)[kColumns],
+                                  const uint32_t (&m)[4]) {
 #pragma unroll
   for (int n = 0; n < kColumns; ++n) {
-    bias[n] = mma_m16n8k16_bf16(kMinus136, kMinus136, kMinus136, kMinus136, x[n].x, x[n].y,
-                                make_float4(0, 0, 0, 0));
-    bias[n] = mma_m16n8k16_bf16(kMinus136, kMinus136, kMinus136, kMinus136, x[n].z, x[n].w,
-                                bias[n]);
+    bias[n] = mma_m16n8k16_bf16(m[0], m[1], m[2], m[3], x[n].x, x[n].y, make_float4(0, 0, 0, 0));
+    bias[n] = mma_m16n8k16_bf16(m[0], m[1], m[2], m[3], x[n].z, x[n].w, bias[n]);
   }
 }
 
@@ -210,13 +213,13 @@ __device__ inline float4 reduce_warps(MoeWarpState& state,
   return total;
 }
 
-// Runs items [first, last) of one unit. `x` points at this lane's inputs (8 q) and `row[n]` is the
-// element offset of the row in column 8 n + g. `emit(m16 tile, column tile, sums)` takes results,
+// Runs items [first, last) of one unit. `row[n]` points at this lane's inputs (8 q) of the row in
+// column 8 n + g. `emit(m16 tile, column tile, sums)` takes results,
 // `finish(m16 tiles)` follows the emits of a warp in an item.
 template <int kTiles, int kColumns, typename Emit, typename Finish>
 __device__ void multiply_items(MoeWarpState& state, const ExpertBlobShape& shape,
-                               const __nv_bfloat16* x, const uint32_t (&row)[kColumns], int first,
-                               int last, Emit emit, Finish finish) {
+                               const __nv_bfloat16* const (&row)[kColumns], int first, int last,
+                               Emit emit, Finish finish) {
   constexpr int kSteps = kMoeStageSteps<kTiles>;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int warp_k = warp % shape.warps_k, warp_rows = warp / shape.warps_k;
@@ -224,56 +227,48 @@ __device__ void multiply_items(MoeWarpState& state, const ExpertBlobShape& shape
   WeightRing& ring = state.ring;
 
   uint4 inputs[kSteps][2][kColumns];
-  const auto load_inputs = [&](int step, int i, int group) {
-    const int k = (step * shape.warps_k + warp_k) * kCellInputs + group * kQuantGroup;
-    if (step >= shape.steps || k >= shape.inputs) return;
+  // Past the end of the row (padded cells, whose scales are zero) any inputs of the row will do.
+  const auto load_inputs = [&](int step, int i) {
 #pragma unroll
-    for (int n = 0; n < kColumns; ++n) {
-      inputs[i][group][n] = *reinterpret_cast<const uint4*>(x + row[n] + k);
+    for (int group = 0; group < 2; ++group) {
+      const int k = (step * shape.warps_k + warp_k) * kCellInputs + group * kQuantGroup;
+      const uint32_t from = min(k, shape.inputs - kQuantGroup);
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) {
+        inputs[i][group][n] = *reinterpret_cast<const uint4*>(row[n] + from);
+      }
     }
   };
 #pragma unroll
-  for (int i = 0; i < kSteps; ++i) {
-    load_inputs(i, i, 0);
-    load_inputs(i, i, 1);
-  }
+  for (int i = 0; i < kSteps; ++i) load_inputs(i, i);
 
   for (int item = first; item < last; ++item) {
     const int tiles = kTiles == 1 ? 1 : min(kTiles, shape.blocks - item * kTiles);
     float4 sum[kTiles][2][kColumns] = {};
     for (int stage = 0; stage < shape.steps; stage += kSteps) {
       // The inputs of the next stage; those of the next item are the first ones again.
-      const bool wraps = stage + kSteps >= shape.steps;
-      const int next = wraps ? (item + 1 < last ? 0 : shape.steps) : stage + kSteps;
+      const int next = stage + kSteps < shape.steps ? stage + kSteps : 0;
       mbarrier_wait(&ring.full[ring.index], ring.parity);
+      const uint8_t* cells =
+          ring.data + ring.index * ring.stage_bytes + warp * kCellBytes;
+      const auto multiply_step = [&](int i) {
 #pragma unroll
-      for (int i = 0; i < kSteps; ++i) {
-        if (stage + i < shape.steps) {
-          const uint8_t* cell = ring.data + ring.index * ring.stage_bytes +
-                                (i * kStepCells + warp) * kCellBytes;
-          const int k = ((stage + i) * shape.warps_k + warp_k) * kCellInputs;
+        for (int group = 0; group < 2; ++group) {
+          float4 bias[kColumns];
+          group_bias(bias, inputs[i][group], state.minus_136);
 #pragma unroll
-          for (int group = 0; group < 2; ++group) {
-            if (k + group * kQuantGroup < shape.inputs) {
-              float4 bias[kColumns];
-              group_bias(bias, inputs[i][group]);
-#pragma unroll
-              for (int t = 0; t < kTiles; ++t) {
-                if (t < tiles) {
-                  const uint8_t* from = cell + t * kSteps * kStepBytes;
-                  const uint4 words =
-                      *reinterpret_cast<const uint4*>(from + group * 512 + lane * 16);
-                  const uint2 scales =
-                      *reinterpret_cast<const uint2*>(from + 1024 + lane / 4 * 16 + group * 8);
-                  multiply_group(sum[t], words, scales.x, scales.y, inputs[i][group], bias);
-                }
-              }
-            }
+          for (int t = 0; t < kTiles; ++t) {
+            const uint8_t* cell = cells + (t * kSteps + i) * kStepBytes;
+            const uint4 words = *reinterpret_cast<const uint4*>(cell + group * 512 + lane * 16);
+            const uint2 scales =
+                *reinterpret_cast<const uint2*>(cell + 1024 + lane / 4 * 16 + group * 8);
+            multiply_group(sum[t], words, scales.x, scales.y, inputs[i][group], bias);
           }
         }
-        load_inputs(next + i, i, 0);
-        load_inputs(next + i, i, 1);
-      }
+        load_inputs(next + i, i);
+      };
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) multiply_step(i);
       __syncwarp();
       if (lane == 0) mbarrier_arrive(&ring.empty[ring.index]);
       ring.advance();
@@ -306,12 +301,13 @@ __device__ void run_w13(MoeWarpState& state, const MoeExpertsKernelParams& p,
                         const MoeWorkList& list, int unit_index, int first, int last) {
   const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
   const MoeUnit unit = list.units[unit_index];
-  uint32_t row[kColumns];
+  const __nv_bfloat16* row[kColumns];
 #pragma unroll
   for (int n = 0; n < kColumns; ++n) {
     // Columns without a row repeat the last one; their results are dropped.
     const int position = unit.begin + min(8 * n + g, unit.count - 1);
-    row[n] = list.pairs[position] / p.op.top_k * p.op.hidden_size;
+    const int token = list.pairs[position] / p.op.top_k;
+    row[n] = static_cast<const __nv_bfloat16*>(p.op.x) + int64_t{token} * p.op.hidden_size + 8 * q;
   }
   const auto emit = [&](int tile, int n, float4 c) {  // c = gate, gate, up, up
     const int feature = tile * 8 + g, column = 8 * n + 2 * q;
@@ -328,8 +324,7 @@ __device__ void run_w13(MoeWarpState& state, const MoeExpertsKernelParams& p,
     __syncwarp();
     if (lane == 0) add_release(&p.unit_counters[unit_index], tiles);
   };
-  const auto* x = static_cast<const __nv_bfloat16*>(p.op.x) + 8 * q;
-  multiply_items<kTiles, kColumns>(state, p.w13.shape, x, row, first, last, emit, finish);
+  multiply_items<kTiles, kColumns>(state, p.w13.shape, row, first, last, emit, finish);
 }
 
 // Down of items [first, last) of a unit: writes one fp32 row per pair.
@@ -342,10 +337,11 @@ __device__ void run_w2(MoeWarpState& state, const MoeExpertsKernelParams& p,
       2 * p.w13.shape.blocks * (kMoeWarps / p.w13.shape.warps_k);
   while (load_acquire(&p.unit_counters[unit_index]) != all_tiles) {
   }
-  uint32_t row[kColumns];
+  const __nv_bfloat16* row[kColumns];
 #pragma unroll
   for (int n = 0; n < kColumns; ++n) {
-    row[n] = (unit.begin + min(8 * n + g, unit.count - 1)) * p.op.intermediate_size;
+    const int position = unit.begin + min(8 * n + g, unit.count - 1);
+    row[n] = p.activation + int64_t{position} * p.op.intermediate_size + 8 * q;
   }
   const auto emit = [&](int tile, int n, float4 c) {
     const int output = tile * 16 + g;
@@ -360,8 +356,7 @@ __device__ void run_w2(MoeWarpState& state, const MoeExpertsKernelParams& p,
     }
   };
   const auto finish = [](int) {};
-  const __nv_bfloat16* x = p.activation + 8 * q;
-  multiply_items<kTiles, kColumns>(state, p.w2.shape, x, row, first, last, emit, finish);
+  multiply_items<kTiles, kColumns>(state, p.w2.shape, row, first, last, emit, finish);
 }
 
 // Cuts an item range into runs of one unit and hands each to the code for its number of rows.
@@ -438,7 +433,10 @@ __global__ void __launch_bounds__(kMoeThreads, 1)
     produce_items<kTiles>(ring, p.w2, list.units, schedule.w2, schedule.w2_groups, policy);
   } else {
     acquire_registers<232>();
-    MoeWarpState state{ring, reduction};
+    MoeWarpState state{.ring = ring, .reduction = reduction};
+    // Tied to a run-time zero: the compiler would otherwise rebuild the constants before every use.
+#pragma unroll
+    for (int i = 0; i < 4; ++i) state.minus_136[i] = 0xC308C308u ^ (p.max_units >> (24 + i));
     consume_items<kTiles, kMaxColumns, false>(state, p, list, schedule.w13, schedule.w13_groups);
     consume_items<kTiles, kMaxColumns, true>(state, p, list, schedule.w2, schedule.w2_groups);
   }

@@ -26,7 +26,7 @@ MoeExpertsConfig choose_moe_experts_config(int num_tokens, int top_k, int num_ex
   const int num_pairs = num_tokens * top_k;
   const int rows_per_expert = (num_pairs + num_experts - 1) / num_experts;
   config.columns = num_tokens <= 8 ? 1 : rows_per_expert <= 12 ? 2 : 4;
-  config.tiles = num_tokens <= 96 ? 1 : config.columns == 2 ? 4 : 2;
+  config.tiles = num_tokens <= 96 && config.columns <= 2 ? 1 : config.columns == 2 ? 4 : 2;
   config.max_units = moe_max_units(num_pairs, num_experts, config.columns);
   const size_t reduction = size_t{2} * kStepCells * config.tiles * 2 * 512;
   const size_t fixed = reduction + list_bytes(num_pairs, num_experts, config.max_units);
