@@ -22,4 +22,20 @@ __device__ inline void bulk_copy_to_shared(void* to, const void* from, uint32_t 
       : "memory");
 }
 
+// The same with the default policy, for data that other blocks will read too.
+__device__ inline void bulk_copy_to_shared(void* to, const void* from, uint32_t bytes,
+                                           uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
+}
+
+// Orders earlier reads and writes of global memory by ordinary instructions before later bulk
+// copies of this thread.
+__device__ inline void bulk_copy_fence() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
 }  // namespace coppice::kernels

@@ -30,10 +30,10 @@ __device__ inline void mbarrier_arrive(uint64_t* barrier) {
 
 // Arrives and announces how many bytes the copy engine will still deliver in this phase.
 __device__ inline void mbarrier_arrive_expect(uint64_t* barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                   shared_address(barrier)),
-               "r"(bytes)
-               : "memory");
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+      "r"(bytes)
+      : "memory");
 }
 
 // Returns once the phase of the given parity has completed.

@@ -17,6 +17,17 @@ __device__ inline void add_release(uint32_t* counter, uint32_t value) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
 }
 
+// Adds to a counter of the grid, ordered against everything before and after; returns its old
+// value.
+__device__ inline uint32_t fetch_add_acq_rel(uint32_t* counter, uint32_t value) {
+  uint32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(counter), "r"(value)
+               : "memory");
+  return before;
+}
+
 // Reads a counter of the grid; what was released with its value is visible afterwards.
 __device__ inline uint32_t load_acquire(const uint32_t* counter) {
   uint32_t value;

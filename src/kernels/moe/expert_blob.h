@@ -5,8 +5,8 @@
 // bytes of scales. Eight cells, one per warp of a block, make a step; the steps of a block of rows
 // lie one behind the other, so a block is a single contiguous stream.
 //
-// The eight warps share the inputs of 32 rows when k is long and take 32 rows each when it is short.
-// That choice depends on k alone: it fixes the order in which a row's products are added.
+// The eight warps share the inputs of 32 rows when k is long and take 32 rows each when it is
+// short. That choice depends on k alone: it fixes the order in which a row's products are added.
 #pragma once
 
 #include <cstdint>

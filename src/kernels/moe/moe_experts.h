@@ -1,6 +1,7 @@
 // Routed experts of one mixture-of-experts layer, decode form:
 //   out[t] = sum over slots s of topk_weights[t, s] * down(silu(gate x[t]) * (up x[t])) + shared[t]
-// with INT4 weights (expert_blob.h). Source of the mathematics: DeepSeek-V3 technical report, 2.1.2.
+// with INT4 weights (expert_blob.h). Source of the mathematics: DeepSeek-V3 technical
+// report, 2.1.2.
 //
 // A row's bits depend on its own input, experts and weights alone, never on the other rows or on
 // num_tokens. Slots are added in slot order, then the shared expert, in fp32, with one rounding.
@@ -17,8 +18,8 @@ struct MoeExpertsParams {
   const void* x = nullptr;              // bf16 [num_tokens, hidden_size]
   const int32_t* topk_ids = nullptr;    // [num_tokens, top_k]; out of [0, num_experts): no expert
   const float* topk_weights = nullptr;  // [num_tokens, top_k]
-  const void* w13 = nullptr;            // blob of gate and up, [num_experts] x 2 * intermediate_size
-  const void* w2 = nullptr;             // blob of down, [num_experts] x hidden_size
+  const void* w13 = nullptr;     // blob of gate and up, [num_experts] x 2 * intermediate_size
+  const void* w2 = nullptr;      // blob of down, [num_experts] x hidden_size
   const void* shared = nullptr;  // [num_tokens, hidden_size] added last, or null; bf16 or fp32
   void* out = nullptr;           // [num_tokens, hidden_size], bf16 or fp32
   int32_t* num_active_experts = nullptr;  // [1] distinct experts of this call, or null
@@ -33,6 +34,7 @@ struct MoeExpertsParams {
 };
 
 inline constexpr int kMoeExpertsMaxTokens = 2048;
+inline constexpr int kMoeExpertsMaxTopK = 16;
 
 // The first moe_experts_counter_bytes of the workspace must be zero before the first call; every
 // call leaves them zero. The rest needs no initialisation. One workspace serves one stream.

@@ -6,9 +6,12 @@
 namespace coppice::kernels {
 
 struct MoeExpertsConfig {
-  int tiles = 1;    // blocks of rows that one work item takes at once
-  int columns = 1;  // most n8 column tiles of a unit: a unit holds up to 8 * columns rows
-  int stages = 0;   // of the weight ring
+  int tiles = 1;      // blocks of rows that one work item takes at once
+  int columns = 1;    // most n8 column tiles of a unit
+  int unit_rows = 1;  // most rows of a unit, at most 8 * columns
+  int blocks_per_sm = 1;
+  int stages = 0;       // of the ring
+  int stage_bytes = 0;  // weights, then inputs
   int max_units = 0;
   size_t shared_bytes = 0;
 };
@@ -18,9 +21,9 @@ template <int kTiles>
 inline constexpr int kMoeStageSteps = kTiles == 1 ? 2 : 1;
 
 MoeExpertsConfig choose_moe_experts_config(int num_tokens, int top_k, int num_experts,
-                                           size_t max_shared_bytes);
+                                           size_t max_shared_bytes, size_t sm_shared_bytes);
 
 // Upper bound of the number of units that any routing of this size needs.
-int moe_max_units(int num_pairs, int num_experts, int columns);
+int moe_max_units(int num_pairs, int num_experts, int unit_rows);
 
 }  // namespace coppice::kernels

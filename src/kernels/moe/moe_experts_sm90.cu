@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "kernels/common/launch.h"
+#include "kernels/moe/moe_combine.cuh"
 #include "kernels/moe/moe_experts.cuh"
 
 namespace coppice::kernels {
@@ -8,11 +10,14 @@ namespace coppice::kernels {
 namespace {
 
 constexpr size_t kAlign = 128;
-size_t align_up(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+size_t align_up(size_t bytes) {
+  return (bytes + kAlign - 1) / kAlign * kAlign;
+}
 
 struct Device {
   int sm_count = 0;
-  int max_shared_bytes = 0;
+  int max_shared_bytes = 0;  // of a block
+  int sm_shared_bytes = 0;
 };
 
 cudaError_t current_device(Device* device) {
@@ -25,28 +30,11 @@ cudaError_t current_device(Device* device) {
     error = cudaDeviceGetAttribute(&device->max_shared_bytes,
                                    cudaDevAttrMaxSharedMemoryPerBlockOptin, id);
   }
-  return error;
-}
-
-template <typename Kernel>
-cudaError_t launch(Kernel kernel, dim3 grid, int threads, size_t shared_bytes,
-                   const MoeExpertsKernelParams& params, cudaStream_t stream) {
-  if (shared_bytes > 0) {
-    const cudaError_t error = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
-    if (error != cudaSuccess) return error;
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&device->sm_shared_bytes,
+                                   cudaDevAttrMaxSharedMemoryPerMultiprocessor, id);
   }
-  cudaLaunchAttribute attribute;
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, kernel, params);
+  return error;
 }
 
 ExpertGemm expert_gemm(const void* blob, int rows, int inputs) {
@@ -57,17 +45,32 @@ ExpertGemm expert_gemm(const void* blob, int rows, int inputs) {
 
 using ExpertsKernel = void (*)(MoeExpertsKernelParams);
 
-ExpertsKernel pick_kernel(const MoeExpertsConfig& config) {
-  if (config.tiles == 1 && config.columns == 1) return moe_experts_kernel<1, 1>;
-  if (config.tiles == 1 && config.columns == 2) return moe_experts_kernel<1, 2>;
-  if (config.tiles == 4 && config.columns == 2) return moe_experts_kernel<4, 2>;
-  if (config.tiles == 2 && config.columns == 4) return moe_experts_kernel<2, 4>;
-  if (config.tiles == 4 && config.columns == 4) return moe_experts_kernel<4, 4>;
+ExpertsKernel pick_kernel(const MoeExpertsConfig& c) {
+  const int key = c.tiles * 100 + c.columns * 10 + c.blocks_per_sm;
+  switch (key) {
+    case 111:
+      return moe_experts_kernel<1, 1, 1>;
+    case 112:
+      return moe_experts_kernel<1, 1, 2>;
+    case 121:
+      return moe_experts_kernel<1, 2, 1>;
+    case 122:
+      return moe_experts_kernel<1, 2, 2>;
+    case 221:
+      return moe_experts_kernel<2, 2, 1>;
+    case 421:
+      return moe_experts_kernel<4, 2, 1>;
+    case 241:
+      return moe_experts_kernel<2, 4, 1>;
+    case 441:
+      return moe_experts_kernel<4, 4, 1>;
+  }
   return nullptr;
 }
 
 bool valid(const MoeExpertsParams& p) {
   return p.num_tokens >= 0 && p.num_tokens <= kMoeExpertsMaxTokens && p.top_k > 0 &&
+         p.top_k <= kMoeExpertsMaxTopK &&
          p.num_tokens * p.top_k <= 65535 && p.num_experts > 0 && p.num_experts <= 4096 &&
          p.hidden_size > 0 && p.hidden_size % 32 == 0 && p.intermediate_size > 0 &&
          p.intermediate_size % 32 == 0;
@@ -76,8 +79,7 @@ bool valid(const MoeExpertsParams& p) {
 }  // namespace
 
 size_t moe_experts_counter_bytes(int top_k, int num_experts) {
-  return align_up(sizeof(uint32_t) *
-                  moe_max_units(kMoeExpertsMaxTokens * top_k, num_experts, 1));
+  return align_up(sizeof(uint32_t) * moe_max_units(kMoeExpertsMaxTokens * top_k, num_experts, 1));
 }
 
 size_t moe_experts_workspace_bytes(int max_tokens, int top_k, int num_experts, int hidden_size,
@@ -93,8 +95,9 @@ cudaError_t moe_experts(const MoeExpertsParams& params, cudaStream_t stream) {
   if (params.num_tokens == 0) return cudaSuccess;
   Device device;
   if (cudaError_t error = current_device(&device); error != cudaSuccess) return error;
-  const MoeExpertsConfig config = choose_moe_experts_config(
-      params.num_tokens, params.top_k, params.num_experts, device.max_shared_bytes);
+  const MoeExpertsConfig config =
+      choose_moe_experts_config(params.num_tokens, params.top_k, params.num_experts,
+                                device.max_shared_bytes, device.sm_shared_bytes);
   const ExpertsKernel kernel = pick_kernel(config);
   if (!kernel || config.stages < 2) return cudaErrorInvalidValue;
 
@@ -108,14 +111,17 @@ cudaError_t moe_experts(const MoeExpertsParams& params, cudaStream_t stream) {
   p.activation = reinterpret_cast<__nv_bfloat16*>(workspace);
   workspace += align_up(pairs * params.intermediate_size * sizeof(__nv_bfloat16));
   p.partial = reinterpret_cast<float*>(workspace);
-  p.stages = config.stages;
-  p.max_units = config.max_units;
+  p.config = config;
 
-  cudaError_t error = launch(kernel, dim3(device.sm_count), kMoeThreads, config.shared_bytes, p,
-                             stream);
+  cudaError_t error = launch_dependent(kernel, dim3(device.sm_count * config.blocks_per_sm),
+                                       kMoeThreads, config.shared_bytes, stream, p);
   if (error != cudaSuccess) return error;
-  const dim3 grid((params.hidden_size / 4 + 127) / 128, params.num_tokens);
-  return launch(moe_combine_kernel, grid, 128, 0, p, stream);
+  const dim3 grid((params.hidden_size / 4 + kCombineThreads - 1) / kCombineThreads,
+                  params.num_tokens);
+  const ExpertsKernel combine = params.top_k <= 4   ? moe_combine_kernel<4>
+                                : params.top_k <= 8 ? moe_combine_kernel<8>
+                                                    : moe_combine_kernel<kMoeExpertsMaxTopK>;
+  return launch_dependent(combine, grid, kCombineThreads, 0, stream, p);
 }
 
 }  // namespace coppice::kernels

@@ -29,8 +29,7 @@ __global__ void repack_experts_kernel(RepackExpertsParams p, ExpertBlobShape sha
   const int g = threadIdx.x / 4, q = threadIdx.x % 4;
   const int64_t expert = blockIdx.y;
 
-  auto* out = static_cast<uint8_t*>(p.blob) + expert * expert_bytes +
-              int64_t{cell} * kCellBytes;
+  auto* out = static_cast<uint8_t*>(p.blob) + expert * expert_bytes + int64_t{cell} * kCellBytes;
   for (int group = 0; group < 2; ++group) {
     const int input = first_input + group * kQuantGroup;
     for (int half = 0; half < 4; ++half) {  // (m16 tile, row g or g + 8)
@@ -42,8 +41,7 @@ __global__ void repack_experts_kernel(RepackExpertsParams p, ExpertBlobShape sha
       const int64_t source_row = expert * p.rows + row;
       const auto* words = reinterpret_cast<const uint32_t*>(up ? p.packed_up : p.packed);
       const auto* scales = static_cast<const uint16_t*>(up ? p.scale_up : p.scale);
-      const uint32_t word =
-          exists ? words[source_row * (p.inputs / 8) + input / 8 + q] : kZeros;
+      const uint32_t word = exists ? words[source_row * (p.inputs / 8) + input / 8 + q] : kZeros;
       reinterpret_cast<uint32_t*>(out)[group * 128 + threadIdx.x * 4 + half] =
           interleave_nibbles(word);
       if (q == 0) {

@@ -1,0 +1,363 @@
+// Device side of skinny_gemm.h.
+//
+// One persistent block per SM; warps have roles: eight multiply, one streams weights and one
+// streams inputs into a ring of stages by bulk copies, two add the multiplying warps' sums and
+// write results. Weights start to flow before the previous kernel has finished. Weights are the
+// 16-row operand of the MMA, tokens its eight columns. Within a group of 32 inputs lane q of a row
+// takes inputs 8 q to 8 q + 7 for both operands, so plain 16-byte loads of row-major data are
+// fragments.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "kernels/common/bulk_copy.cuh"
+#include "kernels/common/grid_dependency.cuh"
+#include "kernels/common/mma.cuh"
+#include "kernels/common/registers.cuh"
+#include "kernels/common/ring_index.cuh"
+#include "kernels/common/sync.cuh"
+#include "kernels/gemm/skinny_gemm.h"
+#include "kernels/gemm/skinny_gemm_config.h"
+
+namespace coppice::kernels {
+
+inline constexpr int kSkinnyWarps = 8;  // that multiply: two warpgroups
+inline constexpr int kSkinnyWeightWarp = kSkinnyWarps, kSkinnyInputWarp = kSkinnyWarps + 1;
+inline constexpr int kSkinnyFinishWarp = kSkinnyWarps + 2, kSkinnyFinishWarps = 2;
+inline constexpr int kSkinnyThreads = 32 * (kSkinnyFinishWarp + kSkinnyFinishWarps);
+
+struct SkinnyGemmKernelParams {
+  SkinnyGemmParams op;
+  SkinnyGemmSplit split;
+  SkinnyGemmTiles tiles;
+  uint32_t* tile_counters;  // [m16 tiles, chunks] segments that are done
+  float4* partial;          // [m16 tiles, chunks, segments, columns, 32 lanes]
+  int groups;               // of outputs per head: 16 * kTiles * 8 / warps_k each
+};
+
+// Work item: one group of outputs of one head, one segment of the inputs, one chunk of tokens.
+struct SkinnyItem {
+  int head, group, segment, chunk;
+};
+
+struct SkinnyRange {
+  int begin, end;
+};
+
+__device__ inline SkinnyItem decode_item(const SkinnyGemmKernelParams& p, int item) {
+  SkinnyItem i;
+  i.chunk = item % p.tiles.chunks;
+  item /= p.tiles.chunks;
+  i.segment = item % p.split.segments;
+  item /= p.split.segments;
+  i.group = item % p.groups;
+  i.head = item / p.groups;
+  return i;
+}
+
+// Shared memory of a block. A ring stage holds one step of weight rows, then of input rows, all
+// `pitch` bytes apart: 64 more than a multiple of 128, so that fragment loads meet no bank twice.
+struct SkinnyShared {
+  uint8_t* stages;
+  float4* sums;  // [finishing warps, kSkinnySumBuffers, warps, 32 lanes]
+  uint64_t *weights_full, *inputs_full, *empty;
+  uint64_t *sums_full, *sums_empty;  // [finishing warps, kSkinnySumBuffers]
+};
+
+__device__ inline SkinnyShared carve_skinny_shared(const SkinnyGemmKernelParams& p, uint8_t* base) {
+  SkinnyShared s;
+  s.stages = base;
+  s.sums = reinterpret_cast<float4*>(base + p.tiles.stages * p.tiles.stage_bytes);
+  s.weights_full = reinterpret_cast<uint64_t*>(s.sums + kSkinnyFinishWarps * kSkinnySumBuffers *
+                                                            kSkinnyWarps * 32);
+  s.inputs_full = s.weights_full + p.tiles.stages;
+  s.empty = s.inputs_full + p.tiles.stages;
+  s.sums_full = s.empty + p.tiles.stages;
+  s.sums_empty = s.sums_full + kSkinnyFinishWarps * kSkinnySumBuffers;
+  return s;
+}
+
+__device__ inline void init_skinny_barriers(const SkinnyGemmKernelParams& p,
+                                            const SkinnyShared& s) {
+  for (int i = 0; i < p.tiles.stages; ++i) {
+    mbarrier_init(&s.weights_full[i], 1);
+    mbarrier_init(&s.inputs_full[i], 1);
+    mbarrier_init(&s.empty[i], kSkinnyWarps);
+  }
+  for (int i = 0; i < kSkinnyFinishWarps * kSkinnySumBuffers; ++i) {
+    mbarrier_init(&s.sums_full[i], kSkinnyWarps);
+    mbarrier_init(&s.sums_empty[i], 1);
+  }
+  mbarrier_init_fence();
+}
+
+// ------------------------------------------------------------------------------------- producers
+
+template <int kTiles>
+__device__ void produce_weight_rows(const SkinnyGemmKernelParams& p, const SkinnyShared& shared,
+                                    SkinnyRange range) {
+  const int lane = threadIdx.x % 32;
+  const int rows = 16 * kTiles * kSkinnyWarps / p.split.warps_k;
+  const int row_inputs = p.split.warps_k * kSkinnyCellInputs, row_bytes = row_inputs * 2;
+  const uint64_t policy = evict_first_policy();
+  const auto* weight = static_cast<const __nv_bfloat16*>(p.op.weight);
+  RingIndex at;
+  for (int index = range.begin; index < range.end; ++index) {
+    const SkinnyItem item = decode_item(p, index);
+    const int first_row = item.group * rows, count = min(rows, p.op.outputs - first_row);
+    const auto* source = weight + (int64_t{item.head} * p.op.outputs + first_row) * p.op.inputs +
+                         item.segment * p.split.steps * row_inputs;
+    for (int step = 0; step < p.split.steps; ++step) {
+      mbarrier_wait(&shared.empty[at.index], at.parity ^ 1);
+      uint64_t* full = &shared.weights_full[at.index];
+      if (lane == 0) mbarrier_arrive_expect(full, count * row_bytes);
+      __syncwarp();
+      uint8_t* stage = shared.stages + at.index * p.tiles.stage_bytes;
+      for (int row = lane; row < count; row += 32) {
+        bulk_copy_to_shared(stage + row * (row_bytes + 64),
+                            source + int64_t{row} * p.op.inputs + step * row_inputs, row_bytes,
+                            full, policy);
+      }
+      at.advance(p.tiles.stages);
+    }
+  }
+}
+
+template <int kTiles, int kColumns>
+__device__ void produce_input_rows(const SkinnyGemmKernelParams& p, const SkinnyShared& shared,
+                                   SkinnyRange range) {
+  const int lane = threadIdx.x % 32;
+  const int weight_rows = 16 * kTiles * kSkinnyWarps / p.split.warps_k;
+  const int row_inputs = p.split.warps_k * kSkinnyCellInputs, row_bytes = row_inputs * 2;
+  const auto* x = static_cast<const __nv_bfloat16*>(p.op.x);
+  RingIndex at;
+  for (int index = range.begin; index < range.end; ++index) {
+    const SkinnyItem item = decode_item(p, index);
+    const int first_token = item.chunk * kColumns * 8;
+    const int count = min(kColumns * 8, p.op.num_tokens - first_token);
+    const auto* source = x + first_token * p.op.x_stride + int64_t{item.head} * p.op.inputs +
+                         item.segment * p.split.steps * row_inputs;
+    for (int step = 0; step < p.split.steps; ++step) {
+      mbarrier_wait(&shared.empty[at.index], at.parity ^ 1);
+      uint64_t* full = &shared.inputs_full[at.index];
+      if (lane == 0) mbarrier_arrive_expect(full, count * row_bytes);
+      __syncwarp();
+      uint8_t* stage =
+          shared.stages + at.index * p.tiles.stage_bytes + weight_rows * (row_bytes + 64);
+      for (int row = lane; row < count; row += 32) {
+        bulk_copy_to_shared(stage + row * (row_bytes + 64),
+                            source + row * p.op.x_stride + step * row_inputs, row_bytes, full);
+      }
+      at.advance(p.tiles.stages);
+    }
+  }
+}
+
+// --------------------------------------------------------------------------------------- results
+
+// Writes columns 2 q, 2 q + 1 of outputs g, g + 8 of an m16 tile.
+__device__ inline void write_outputs(const SkinnyGemmKernelParams& p, const SkinnyItem& item,
+                                     int tile16, int first_token, float4 c) {
+  const int lane = threadIdx.x % 32;
+  const int64_t output = int64_t{item.head} * p.op.outputs + tile16 * 16 + lane / 4;
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const int token = first_token + lane % 4 * 2 + j;
+    if (token >= p.op.num_tokens) continue;
+    const int64_t to = token * p.op.out_stride + output;
+    const float low = j ? c.y : c.x, high = j ? c.w : c.z;
+    if (p.op.out_is_float) {
+      static_cast<float*>(p.op.out)[to] = low;
+      static_cast<float*>(p.op.out)[to + 8] = high;
+    } else {
+      static_cast<__nv_bfloat16*>(p.op.out)[to] = __float2bfloat16_rn(low);
+      static_cast<__nv_bfloat16*>(p.op.out)[to + 8] = __float2bfloat16_rn(high);
+    }
+  }
+}
+
+__device__ inline void add(float4& sum, float4 part) {
+  sum.x = __fadd_rn(sum.x, part.x);
+  sum.y = __fadd_rn(sum.y, part.y);
+  sum.z = __fadd_rn(sum.z, part.z);
+  sum.w = __fadd_rn(sum.w, part.w);
+}
+
+__device__ inline int64_t tile_index(const SkinnyGemmKernelParams& p, const SkinnyItem& item,
+                                     int tile16) {
+  return (int64_t{item.head} * (p.op.outputs / 16) + tile16) * p.tiles.chunks + item.chunk;
+}
+
+// Where the sums of one m16 tile, segment and column tile wait for the other segments.
+template <int kColumns>
+__device__ inline float4* partial_sums(const SkinnyGemmKernelParams& p, const SkinnyItem& item,
+                                       int tile16, int segment, int column) {
+  const int64_t tile = tile_index(p, item, tile16) * p.split.segments + segment;
+  return p.partial + (tile * kColumns + column) * 32 + threadIdx.x % 32;
+}
+
+// Counts a finished segment of an m16 tile; the warp that brings the last one adds all in order.
+template <int kColumns>
+__device__ void finish_segment(const SkinnyGemmKernelParams& p, const SkinnyItem& item,
+                               int tile16) {
+  const int lane = threadIdx.x % 32, segments = p.split.segments;
+  uint32_t* counter = &p.tile_counters[tile_index(p, item, tile16)];
+  __syncwarp();
+  uint32_t before = 0;
+  if (lane == 0) before = fetch_add_acq_rel(counter, 1);
+  before = __shfl_sync(~0u, before, 0);
+  if (before + 1 != static_cast<uint32_t>(segments)) return;
+  if (lane == 0) *counter = 0;
+  for (int n = 0; n < kColumns; ++n) {
+    float4 total = make_float4(0, 0, 0, 0);
+#pragma unroll 7
+    for (int s = 0; s < segments; ++s) {
+      add(total, __ldcg(partial_sums<kColumns>(p, item, tile16, s, n)));
+    }
+    write_outputs(p, item, tile16, (item.chunk * kColumns + n) * 8, total);
+  }
+}
+
+// Adds the sums of the warps that share inputs, in warp order. This finishing warp takes the m16
+// tiles m of the multiplying warps with m % 2 equal to its number, over all items.
+template <int kTiles, int kColumns>
+__device__ void finish_rows(const SkinnyGemmKernelParams& p, const SkinnyShared& shared,
+                            SkinnyRange range) {
+  const int finisher = threadIdx.x / 32 - kSkinnyFinishWarp, lane = threadIdx.x % 32;
+  const int warps_k = p.split.warps_k, warp_rows = kSkinnyWarps / warps_k;
+  RingIndex at;
+  for (int index = range.begin; index < range.end; ++index) {
+    const SkinnyItem item = decode_item(p, index);
+    for (int m = 0; m < kTiles; ++m) {
+      if ((index * kTiles + m) % kSkinnyFinishWarps != finisher) continue;
+      for (int n = 0; n < kColumns; ++n) {
+        const int slot = finisher * kSkinnySumBuffers + at.index;
+        mbarrier_wait(&shared.sums_full[slot], at.parity);
+        for (int r = 0; r < warp_rows; ++r) {
+          const float4* parts = shared.sums + (slot * kSkinnyWarps + r * warps_k) * 32 + lane;
+          float4 total = make_float4(0, 0, 0, 0);
+          for (int k = 0; k < warps_k; ++k) add(total, parts[k * 32]);
+          const int tile16 = (item.group * warp_rows + r) * kTiles + m;
+          if (tile16 * 16 >= p.op.outputs) continue;
+          if (p.split.segments == 1) {
+            write_outputs(p, item, tile16, (item.chunk * kColumns + n) * 8, total);
+          } else {
+            *partial_sums<kColumns>(p, item, tile16, item.segment, n) = total;
+          }
+        }
+        __syncwarp();
+        if (lane == 0) mbarrier_arrive(&shared.sums_empty[slot]);
+        at.advance(kSkinnySumBuffers);
+      }
+      if (p.split.segments == 1) continue;
+      for (int r = 0; r < warp_rows; ++r) {
+        const int tile16 = (item.group * warp_rows + r) * kTiles + m;
+        if (tile16 * 16 < p.op.outputs) finish_segment<kColumns>(p, item, tile16);
+      }
+    }
+  }
+}
+
+// ------------------------------------------------------------------------------------ multiplying
+
+// One step of this warp: `weights` points at lane q's bytes of row g of its first tile, `inputs` at
+// lane q's bytes of the first token, `row[n]` is the offset of the token in column 8 n + g.
+template <int kTiles, int kColumns>
+__device__ inline void multiply_step(float4 (&sum)[kTiles][kColumns], const uint8_t* weights,
+                                     const uint8_t* inputs, const int (&row)[kColumns], int pitch) {
+#pragma unroll
+  for (int group = 0; group < 2; ++group) {
+    uint4 x[kColumns];
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n) {
+      x[n] = *reinterpret_cast<const uint4*>(inputs + row[n] + group * 64);
+    }
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
+      const uint8_t* from = weights + m * 16 * pitch + group * 64;
+      const uint4 low = *reinterpret_cast<const uint4*>(from);
+      const uint4 high = *reinterpret_cast<const uint4*>(from + 8 * pitch);
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) {
+        sum[m][n] = mma_m16n8k16_bf16(low.x, high.x, low.y, high.y, x[n].x, x[n].y, sum[m][n]);
+        sum[m][n] = mma_m16n8k16_bf16(low.z, high.z, low.w, high.w, x[n].z, x[n].w, sum[m][n]);
+      }
+    }
+  }
+}
+
+template <int kTiles, int kColumns>
+__device__ void multiply_rows(const SkinnyGemmKernelParams& p, const SkinnyShared& shared,
+                              SkinnyRange range) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warps_k = p.split.warps_k;
+  const int pitch = warps_k * kSkinnyCellInputs * 2 + 64;
+  const int weight_rows = 16 * kTiles * kSkinnyWarps / warps_k;
+  const int column_bytes = warp % warps_k * kSkinnyCellInputs * 2 + lane % 4 * 16;
+  const uint8_t* weights =
+      shared.stages + column_bytes + (warp / warps_k * kTiles * 16 + lane / 4) * pitch;
+  const uint8_t* inputs = shared.stages + column_bytes + weight_rows * pitch;
+  RingIndex at, sums[kSkinnyFinishWarps];
+  for (int index = range.begin; index < range.end; ++index) {
+    const int tokens = p.op.num_tokens - index % p.tiles.chunks * kColumns * 8;
+    int row[kColumns];  // columns without a token repeat the last one; their results are dropped
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n) row[n] = min(8 * n + lane / 4, tokens - 1) * pitch;
+    float4 sum[kTiles][kColumns] = {};
+    for (int step = 0; step < p.split.steps; ++step) {
+      const int offset = at.index * p.tiles.stage_bytes;
+      mbarrier_wait(&shared.weights_full[at.index], at.parity);
+      mbarrier_wait(&shared.inputs_full[at.index], at.parity);
+      multiply_step(sum, weights + offset, inputs + offset, row, pitch);
+      __syncwarp();
+      if (lane == 0) mbarrier_arrive(&shared.empty[at.index]);
+      at.advance(p.tiles.stages);
+    }
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
+      const int finisher = (index * kTiles + m) % kSkinnyFinishWarps;
+      RingIndex& to = sums[finisher];
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) {
+        const int slot = finisher * kSkinnySumBuffers + to.index;
+        mbarrier_wait(&shared.sums_empty[slot], to.parity ^ 1);
+        shared.sums[(slot * kSkinnyWarps + warp) * 32 + lane] = sum[m][n];
+        __syncwarp();
+        if (lane == 0) mbarrier_arrive(&shared.sums_full[slot]);
+        to.advance(kSkinnySumBuffers);
+      }
+    }
+  }
+}
+
+template <int kTiles, int kColumns>
+__global__ void __launch_bounds__(kSkinnyThreads, 1)
+    skinny_gemm_kernel(const __grid_constant__ SkinnyGemmKernelParams p) {
+  extern __shared__ __align__(128) uint8_t dynamic_shared[];
+  const SkinnyShared shared = carve_skinny_shared(p, dynamic_shared);
+  if (threadIdx.x == 0) init_skinny_barriers(p, shared);
+  __syncthreads();
+  grid_dependency_launch();
+  const int items = p.op.num_heads * p.groups * p.split.segments * p.tiles.chunks;
+  const SkinnyRange range = {static_cast<int>(int64_t{items} * blockIdx.x / gridDim.x),
+                             static_cast<int>(int64_t{items} * (blockIdx.x + 1) / gridDim.x)};
+  const int warp = threadIdx.x / 32;
+  if (warp >= kSkinnyWarps) {
+    release_registers<64>();
+    if (warp == kSkinnyWeightWarp) {
+      produce_weight_rows<kTiles>(p, shared, range);  // weights depend on no earlier kernel
+    } else {
+      grid_dependency_wait();
+      if (warp == kSkinnyInputWarp) {
+        produce_input_rows<kTiles, kColumns>(p, shared, range);
+      } else {
+        finish_rows<kTiles, kColumns>(p, shared, range);
+      }
+    }
+  } else {
+    acquire_registers<216>();
+    multiply_rows<kTiles, kColumns>(p, shared, range);
+  }
+}
+
+}  // namespace coppice::kernels

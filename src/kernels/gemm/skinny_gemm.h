@@ -1,0 +1,37 @@
+// out = x W^T for few rows: the dense projections of decoding and the lm_head.
+//
+// A row's bits depend on its own input and on the weight alone, never on the other rows or on
+// num_tokens: the weight's shape fixes how the inputs are cut into segments, each segment starts
+// from zero and segments are added in order.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace coppice::kernels {
+
+struct SkinnyGemmParams {
+  const void* x = nullptr;       // bf16 [num_tokens, num_heads, inputs]
+  const void* weight = nullptr;  // bf16 [num_heads, outputs, inputs], dense
+  void* out = nullptr;           // bf16 or fp32 [num_tokens, num_heads, outputs]
+  void* workspace = nullptr;     // skinny_gemm_workspace_bytes, 128-byte aligned
+  int num_tokens = 0;            // 0 and more; fast up to 64
+  int num_heads = 1;             // each has its own inputs and weight
+  int outputs = 0;               // a multiple of 16
+  int inputs = 0;                // a multiple of 64
+  int64_t x_stride = 0;          // elements between tokens, a multiple of 8
+  int64_t out_stride = 0;        // elements between tokens, even
+  bool out_is_float = false;
+};
+
+// The first skinny_gemm_counter_bytes of the workspace must be zero before the first call; every
+// call leaves them zero. The rest needs no initialisation. One workspace serves one stream.
+size_t skinny_gemm_workspace_bytes(int max_tokens, int num_heads, int outputs, int inputs);
+size_t skinny_gemm_counter_bytes();
+
+// Enqueues on `stream`; capturable. Returns cudaErrorInvalidValue for shapes outside the limits.
+cudaError_t skinny_gemm(const SkinnyGemmParams& params, cudaStream_t stream);
+
+}  // namespace coppice::kernels
