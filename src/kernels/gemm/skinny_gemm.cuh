@@ -10,6 +10,7 @@
 
 #include <cuda_bf16.h>
 
+#include "kernels/common/async_copy.cuh"
 #include "kernels/common/bulk_copy.cuh"
 #include "kernels/common/grid_dependency.cuh"
 #include "kernels/common/mma.cuh"
@@ -22,9 +23,12 @@
 namespace coppice::kernels {
 
 inline constexpr int kSkinnyWarps = 8;  // that multiply: two warpgroups
-inline constexpr int kSkinnyWeightWarp = kSkinnyWarps, kSkinnyInputWarp = kSkinnyWarps + 1;
-inline constexpr int kSkinnyFinishWarp = kSkinnyWarps + 2, kSkinnyFinishWarps = 2;
-inline constexpr int kSkinnyThreads = 32 * (kSkinnyFinishWarp + kSkinnyFinishWarps);
+inline constexpr int kSkinnyWeightThreads = 128, kSkinnyInputThreads = 64;
+inline constexpr int kSkinnyFinishWarps = 2;
+inline constexpr int kSkinnyFirstWeight = 32 * kSkinnyWarps;  // first thread of each role
+inline constexpr int kSkinnyFirstInput = kSkinnyFirstWeight + kSkinnyWeightThreads;
+inline constexpr int kSkinnyFirstFinish = kSkinnyFirstInput + kSkinnyInputThreads;
+inline constexpr int kSkinnyThreads = kSkinnyFirstFinish + 32 * kSkinnyFinishWarps;
 
 struct SkinnyGemmKernelParams {
   SkinnyGemmParams op;
@@ -80,8 +84,8 @@ __device__ inline SkinnyShared carve_skinny_shared(const SkinnyGemmKernelParams&
 __device__ inline void init_skinny_barriers(const SkinnyGemmKernelParams& p,
                                             const SkinnyShared& s) {
   for (int i = 0; i < p.tiles.stages; ++i) {
-    mbarrier_init(&s.weights_full[i], 1);
-    mbarrier_init(&s.inputs_full[i], 1);
+    mbarrier_init(&s.weights_full[i], kSkinnyWeightThreads);
+    mbarrier_init(&s.inputs_full[i], kSkinnyInputThreads);
     mbarrier_init(&s.empty[i], kSkinnyWarps);
   }
   for (int i = 0; i < kSkinnyFinishWarps * kSkinnySumBuffers; ++i) {
@@ -93,12 +97,26 @@ __device__ inline void init_skinny_barriers(const SkinnyGemmKernelParams& p,
 
 // ------------------------------------------------------------------------------------- producers
 
+// Which 16 bytes of which rows of a step a producing thread copies: the same piece of every
+// `row_step`-th row.
+struct RowPiece {
+  int input, first_row, row_step, pitch;
+};
+
+template <int kThreads>
+__device__ inline RowPiece row_piece(int warps_k, int thread) {
+  const int row_copies = warps_k * kSkinnyCellInputs / 8;  // at most kThreads
+  return {thread % row_copies * 8, thread / row_copies, kThreads / row_copies,
+          row_copies * 16 + 64};
+}
+
 template <int kTiles>
 __device__ void produce_weight_rows(const SkinnyGemmKernelParams& p, const SkinnyShared& shared,
                                     SkinnyRange range) {
-  const int lane = threadIdx.x % 32;
   const int rows = 16 * kTiles * kSkinnyWarps / p.split.warps_k;
-  const int row_inputs = p.split.warps_k * kSkinnyCellInputs, row_bytes = row_inputs * 2;
+  const int row_inputs = p.split.warps_k * kSkinnyCellInputs;
+  const RowPiece piece =
+      row_piece<kSkinnyWeightThreads>(p.split.warps_k, threadIdx.x - kSkinnyFirstWeight);
   const uint64_t policy = evict_first_policy();
   const auto* weight = static_cast<const __nv_bfloat16*>(p.op.weight);
   RingIndex at;
@@ -109,15 +127,12 @@ __device__ void produce_weight_rows(const SkinnyGemmKernelParams& p, const Skinn
                          item.segment * p.split.steps * row_inputs;
     for (int step = 0; step < p.split.steps; ++step) {
       mbarrier_wait(&shared.empty[at.index], at.parity ^ 1);
-      uint64_t* full = &shared.weights_full[at.index];
-      if (lane == 0) mbarrier_arrive_expect(full, count * row_bytes);
-      __syncwarp();
-      uint8_t* stage = shared.stages + at.index * p.tiles.stage_bytes;
-      for (int row = lane; row < count; row += 32) {
-        bulk_copy_to_shared(stage + row * (row_bytes + 64),
-                            source + int64_t{row} * p.op.inputs + step * row_inputs, row_bytes,
-                            full, policy);
+      uint8_t* stage = shared.stages + at.index * p.tiles.stage_bytes + piece.input * 2;
+      const auto* from = source + step * row_inputs + piece.input;
+      for (int row = piece.first_row; row < count; row += piece.row_step) {
+        async_copy_16(stage + row * piece.pitch, from + row * p.op.inputs, policy);
       }
+      async_copy_arrive(&shared.weights_full[at.index]);
       at.advance(p.tiles.stages);
     }
   }
@@ -126,9 +141,10 @@ __device__ void produce_weight_rows(const SkinnyGemmKernelParams& p, const Skinn
 template <int kTiles, int kColumns>
 __device__ void produce_input_rows(const SkinnyGemmKernelParams& p, const SkinnyShared& shared,
                                    SkinnyRange range) {
-  const int lane = threadIdx.x % 32;
   const int weight_rows = 16 * kTiles * kSkinnyWarps / p.split.warps_k;
-  const int row_inputs = p.split.warps_k * kSkinnyCellInputs, row_bytes = row_inputs * 2;
+  const int row_inputs = p.split.warps_k * kSkinnyCellInputs;
+  const RowPiece piece =
+      row_piece<kSkinnyInputThreads>(p.split.warps_k, threadIdx.x - kSkinnyFirstInput);
   const auto* x = static_cast<const __nv_bfloat16*>(p.op.x);
   RingIndex at;
   for (int index = range.begin; index < range.end; ++index) {
@@ -139,15 +155,13 @@ __device__ void produce_input_rows(const SkinnyGemmKernelParams& p, const Skinny
                          item.segment * p.split.steps * row_inputs;
     for (int step = 0; step < p.split.steps; ++step) {
       mbarrier_wait(&shared.empty[at.index], at.parity ^ 1);
-      uint64_t* full = &shared.inputs_full[at.index];
-      if (lane == 0) mbarrier_arrive_expect(full, count * row_bytes);
-      __syncwarp();
-      uint8_t* stage =
-          shared.stages + at.index * p.tiles.stage_bytes + weight_rows * (row_bytes + 64);
-      for (int row = lane; row < count; row += 32) {
-        bulk_copy_to_shared(stage + row * (row_bytes + 64),
-                            source + row * p.op.x_stride + step * row_inputs, row_bytes, full);
+      uint8_t* stage = shared.stages + at.index * p.tiles.stage_bytes + weight_rows * piece.pitch +
+                       piece.input * 2;
+      const auto* from = source + step * row_inputs + piece.input;
+      for (int row = piece.first_row; row < count; row += piece.row_step) {
+        async_copy_16(stage + row * piece.pitch, from + row * p.op.x_stride);
       }
+      async_copy_arrive(&shared.inputs_full[at.index]);
       at.advance(p.tiles.stages);
     }
   }
@@ -223,7 +237,7 @@ __device__ void finish_segment(const SkinnyGemmKernelParams& p, const SkinnyItem
 template <int kTiles, int kColumns>
 __device__ void finish_rows(const SkinnyGemmKernelParams& p, const SkinnyShared& shared,
                             SkinnyRange range) {
-  const int finisher = threadIdx.x / 32 - kSkinnyFinishWarp, lane = threadIdx.x % 32;
+  const int finisher = (threadIdx.x - kSkinnyFirstFinish) / 32, lane = threadIdx.x % 32;
   const int warps_k = p.split.warps_k, warp_rows = kSkinnyWarps / warps_k;
   RingIndex at;
   for (int index = range.begin; index < range.end; ++index) {
@@ -297,7 +311,9 @@ __device__ void multiply_rows(const SkinnyGemmKernelParams& p, const SkinnyShare
   const uint8_t* weights =
       shared.stages + column_bytes + (warp / warps_k * kTiles * 16 + lane / 4) * pitch;
   const uint8_t* inputs = shared.stages + column_bytes + weight_rows * pitch;
-  RingIndex at, sums[kSkinnyFinishWarps];
+  RingIndex at;
+  // Tiles go to the two finishing warps in turn: the ring of the one whose turn it is, the other's.
+  RingIndex turn, other;
   for (int index = range.begin; index < range.end; ++index) {
     const int tokens = p.op.num_tokens - index % p.tiles.chunks * kColumns * 8;
     int row[kColumns];  // columns without a token repeat the last one; their results are dropped
@@ -316,16 +332,18 @@ __device__ void multiply_rows(const SkinnyGemmKernelParams& p, const SkinnyShare
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) {
       const int finisher = (index * kTiles + m) % kSkinnyFinishWarps;
-      RingIndex& to = sums[finisher];
 #pragma unroll
       for (int n = 0; n < kColumns; ++n) {
-        const int slot = finisher * kSkinnySumBuffers + to.index;
-        mbarrier_wait(&shared.sums_empty[slot], to.parity ^ 1);
+        const int slot = finisher * kSkinnySumBuffers + turn.index;
+        mbarrier_wait(&shared.sums_empty[slot], turn.parity ^ 1);
         shared.sums[(slot * kSkinnyWarps + warp) * 32 + lane] = sum[m][n];
         __syncwarp();
         if (lane == 0) mbarrier_arrive(&shared.sums_full[slot]);
-        to.advance(kSkinnySumBuffers);
+        turn.advance(kSkinnySumBuffers);
       }
+      const RingIndex swap = turn;
+      turn = other;
+      other = swap;
     }
   }
 }
@@ -341,21 +359,20 @@ __global__ void __launch_bounds__(kSkinnyThreads, 1)
   const int items = p.op.num_heads * p.groups * p.split.segments * p.tiles.chunks;
   const SkinnyRange range = {static_cast<int>(int64_t{items} * blockIdx.x / gridDim.x),
                              static_cast<int>(int64_t{items} * (blockIdx.x + 1) / gridDim.x)};
-  const int warp = threadIdx.x / 32;
-  if (warp >= kSkinnyWarps) {
-    release_registers<64>();
-    if (warp == kSkinnyWeightWarp) {
+  if (threadIdx.x >= kSkinnyFirstWeight) {
+    release_registers<80>();
+    if (threadIdx.x < kSkinnyFirstInput) {
       produce_weight_rows<kTiles>(p, shared, range);  // weights depend on no earlier kernel
     } else {
       grid_dependency_wait();
-      if (warp == kSkinnyInputWarp) {
+      if (threadIdx.x < kSkinnyFirstFinish) {
         produce_input_rows<kTiles, kColumns>(p, shared, range);
       } else {
         finish_rows<kTiles, kColumns>(p, shared, range);
       }
     }
   } else {
-    acquire_registers<216>();
+    acquire_registers<176>();
     multiply_rows<kTiles, kColumns>(p, shared, range);
   }
 }

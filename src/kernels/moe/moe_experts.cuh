@@ -3,7 +3,7 @@
 //
 // Each block does a share of gate and up, then a share of down; a counter per unit tells when the
 // activations between the two are complete. Warps have roles: eight multiply, one streams weights
-// and one streams inputs into a ring of stages by bulk copies, two add the multiplying warps' sums
+// and one streams inputs into a ring of stages, two add the multiplying warps' sums
 // and write results. Weights run ahead across the wait for the activations.
 #pragma once
 
@@ -59,25 +59,24 @@ struct MoeSchedule {
 // number of weight bytes.
 template <int kTiles>
 __device__ MoeSchedule make_schedule(const MoeExpertsKernelParams& p, int units) {
-  const int block = blockIdx.x, blocks = gridDim.x;
-  const int groups13 = (p.w13.shape.blocks + kTiles - 1) / kTiles;
-  const int groups2 = (p.w2.shape.blocks + kTiles - 1) / kTiles;
-  const int n13 = units * groups13, n2 = units * groups2;
-  const int cost13 = p.w13.shape.steps, cost2 = p.w2.shape.steps;
-  MoeSchedule s;
-  s.w13 = {static_cast<int>(int64_t{n13} * block / blocks),
-           static_cast<int>(int64_t{n13} * (block + 1) / blocks), groups13};
-  const int64_t total = int64_t{n13} * cost13 + int64_t{n2} * cost2;
+  const uint32_t block = blockIdx.x, blocks = gridDim.x;
+  const uint32_t groups13 = (p.w13.shape.blocks + kTiles - 1) / kTiles;
+  const uint32_t groups2 = (p.w2.shape.blocks + kTiles - 1) / kTiles;
+  const uint32_t n13 = units * groups13, n2 = units * groups2;
+  const uint32_t cost13 = p.w13.shape.steps, cost2 = p.w2.shape.steps;
+  const uint32_t total = n13 * cost13 + n2 * cost2, most13 = (n13 + blocks - 1) / blocks;
   // With few items a block without gate and up would only wait for the others: share down evenly.
-  const bool balanced =
-      n13 >= 4 * blocks && total >= int64_t{(n13 + blocks - 1) / blocks} * cost13 * blocks;
-  const auto w2_bound = [&](int b, int w13_bound) {
-    if (!balanced) return static_cast<int>(int64_t{n2} * b / blocks);
-    return static_cast<int>((total * b / blocks - int64_t{w13_bound} * cost13) / cost2);
+  const bool balanced = n13 >= 4 * blocks && total >= most13 * cost13 * blocks;
+  const auto w13_bound = [&](uint32_t b) { return n13 * b / blocks; };
+  const auto w2_bound = [&](uint32_t b) {
+    if (b == blocks) return n2;
+    return balanced ? (total * b / blocks - w13_bound(b) * cost13) / cost2 : n2 * b / blocks;
   };
-  s.w2 = {w2_bound(block, s.w13.begin), block + 1 == blocks ? n2 : w2_bound(block + 1, s.w13.end),
-          groups2};
-  return s;
+  const auto range = [&](auto bound, uint32_t groups) {
+    return ItemRange{static_cast<int>(bound(block)), static_cast<int>(bound(block + 1)),
+                     static_cast<int>(groups)};
+  };
+  return {range(w13_bound, groups13), range(w2_bound, groups2)};
 }
 
 // Shared memory of a block. A ring stage holds kSteps steps of kTiles blocks of weights, then the
@@ -161,7 +160,7 @@ __device__ void produce_inputs(const MoeExpertsKernelParams& p, const MoeShared&
         bulk_copy_fence();
         row = p.activation + int64_t{position} * p.op.intermediate_size;
       } else {
-        const int token = shared.list.pairs[position] / p.op.top_k;
+        const int token = shared.list.tokens[position];
         row = static_cast<const __nv_bfloat16*>(p.op.x) + int64_t{token} * p.op.hidden_size;
       }
     }
@@ -183,74 +182,82 @@ __device__ void produce_inputs(const MoeExpertsKernelParams& p, const MoeShared&
 
 // --------------------------------------------------------------------------------------- results
 
-// Columns 2 q, 2 q + 1 of features g of gate (x, y) and up (z, w): silu(gate) * up in bf16.
-struct WriteActivation {
-  const MoeExpertsKernelParams& p;
-  const MoeUnit unit;
-  int unit_index;
+// Where the lane's columns 8 n + 2 q and 8 n + 2 q + 1 of a unit are written: elements from the
+// start of the result, or -1 for columns without a row.
+struct ColumnPair {
+  int64_t to[2];
+};
 
-  __device__ static __nv_bfloat16 swiglu(float gate, float up) {
+// silu(gate) * up in bf16, of gate (x, y) and up (z, w) of features g.
+struct WriteActivation {
+  static __device__ __nv_bfloat16 swiglu(float gate, float up) {
     return __float2bfloat16_rn(__fmul_rn(__fdividef(gate, 1.0f + __expf(-gate)), up));
   }
-  __device__ void write(int tile, int n, float4 c) const {
-    const int lane = threadIdx.x % 32;
-    const int feature = tile * 8 + lane / 4, column = 8 * n + lane % 4 * 2;
-    if (feature >= p.op.intermediate_size) return;
-    __nv_bfloat16* to =
-        p.activation + int64_t{unit.begin + column} * p.op.intermediate_size + feature;
-    if (column < unit.count) to[0] = swiglu(c.x, c.z);
-    if (column + 1 < unit.count) to[p.op.intermediate_size] = swiglu(c.y, c.w);
+  static __device__ ColumnPair locate(const MoeExpertsKernelParams& p, const MoeWorkList&,
+                                      const MoeUnit& unit, int n) {
+    ColumnPair c;
+    for (int j = 0; j < 2; ++j) {
+      const int column = 8 * n + threadIdx.x % 4 * 2 + j;
+      c.to[j] = column < unit.count ? int64_t{unit.begin + column} * p.op.intermediate_size : -1;
+    }
+    return c;
   }
-  // This warp has written `tiles` m16 tiles.
-  __device__ void finish(int tiles) const {
+  static __device__ void write(const MoeExpertsKernelParams& p, const ColumnPair& c, int tile,
+                               float4 sums) {
+    const int feature = tile * 8 + threadIdx.x % 32 / 4;
+    if (feature >= p.op.intermediate_size) return;
+    if (c.to[0] >= 0) p.activation[c.to[0] + feature] = swiglu(sums.x, sums.z);
+    if (c.to[1] >= 0) p.activation[c.to[1] + feature] = swiglu(sums.y, sums.w);
+  }
+  // This warp has written `tiles` m16 tiles of the unit.
+  static __device__ void finish(const MoeExpertsKernelParams& p, int unit_index, int tiles) {
     __syncwarp();
     if (threadIdx.x % 32 == 0) add_release(&p.unit_counters[unit_index], tiles);
   }
 };
 
-// Columns 2 q, 2 q + 1 of outputs g (x, y) and g + 8 (z, w) of down, into the pair's fp32 row.
+// Outputs g (x, y) and g + 8 (z, w) of down, into the pair's fp32 row.
 struct WritePartial {
-  const MoeExpertsKernelParams& p;
-  const MoeUnit unit;
-  const uint16_t* pairs;
-
-  __device__ void write(int tile, int n, float4 c) const {
-    const int lane = threadIdx.x % 32, output = tile * 16 + lane / 4;
-#pragma unroll
+  static __device__ ColumnPair locate(const MoeExpertsKernelParams& p, const MoeWorkList& list,
+                                      const MoeUnit& unit, int n) {
+    ColumnPair c;
     for (int j = 0; j < 2; ++j) {
-      const int column = 8 * n + lane % 4 * 2 + j;
-      if (column < unit.count) {
-        float* to = p.partial + int64_t{pairs[unit.begin + column]} * p.op.hidden_size;
-        if (output < p.op.hidden_size) to[output] = j ? c.y : c.x;
-        if (output + 8 < p.op.hidden_size) to[output + 8] = j ? c.w : c.z;
-      }
+      const int column = 8 * n + threadIdx.x % 4 * 2 + j;
+      c.to[j] =
+          column < unit.count ? int64_t{list.pairs[unit.begin + column]} * p.op.hidden_size : -1;
+    }
+    return c;
+  }
+  static __device__ void write(const MoeExpertsKernelParams& p, const ColumnPair& c, int tile,
+                               float4 sums) {
+    const int output = tile * 16 + threadIdx.x % 32 / 4;
+    if (output >= p.op.hidden_size) return;
+    const bool both = output + 8 < p.op.hidden_size;
+    if (c.to[0] >= 0) {
+      p.partial[c.to[0] + output] = sums.x;
+      if (both) p.partial[c.to[0] + output + 8] = sums.z;
+    }
+    if (c.to[1] >= 0) {
+      p.partial[c.to[1] + output] = sums.y;
+      if (both) p.partial[c.to[1] + output + 8] = sums.w;
     }
   }
-  __device__ void finish(int) const {}
+  static __device__ void finish(const MoeExpertsKernelParams&, int, int) {}
 };
-
-template <bool kDown>
-__device__ inline auto make_writer(const MoeExpertsKernelParams& p, const MoeShared& shared,
-                                   int unit_index) {
-  if constexpr (kDown) {
-    return WritePartial{p, shared.list.units[unit_index], shared.list.pairs};
-  } else {
-    return WriteActivation{p, shared.list.units[unit_index], unit_index};
-  }
-}
 
 // Adds the eight warps' sums in warp order and writes them; each of the two warps takes one m16
 // tile of every block. Only for matrices whose inputs are shared by all warps.
-template <int kTiles, bool kDown>
+template <int kTiles, typename Write>
 __device__ void finish_items(const MoeExpertsKernelParams& p, const MoeShared& shared,
                              RingIndex& at, const ExpertGemm& gemm, ItemRange range) {
   if (gemm.shape.warps_k == 1) return;
   const int half = threadIdx.x / 32 - kMoeFinishWarp, lane = threadIdx.x % 32;
   for (int item = range.begin; item < range.end; ++item) {
-    const auto writer = make_writer<kDown>(p, shared, item / range.groups);
+    const int unit_index = item / range.groups;
+    const MoeUnit unit = shared.list.units[unit_index];
     const int first_block = item % range.groups * kTiles;
     const int tiles = min(kTiles, gemm.shape.blocks - first_block);
-    const int columns = (writer.unit.count + 7) / 8;
+    const int columns = (unit.count + 7) / 8;
     for (int t = 0; t < tiles; ++t) {
       for (int n = 0; n < columns; ++n) {
         const float4* sums = shared.sums + at.index * kMoeSumFloat4s + half * 32 + lane;
@@ -267,9 +274,10 @@ __device__ void finish_items(const MoeExpertsKernelParams& p, const MoeShared& s
         __syncwarp();
         if (lane == 0) mbarrier_arrive(&shared.sums_empty[at.index]);
         at.advance(kMoeSumBuffers);
-        writer.write((first_block + t) * 2 + half, n, total);
+        Write::write(p, Write::locate(p, shared.list, unit, n), (first_block + t) * 2 + half,
+                     total);
       }
-      writer.finish(1);
+      Write::finish(p, unit_index, 1);
     }
   }
 }
@@ -303,7 +311,7 @@ __device__ void hand_over_sums(const MoeShared& shared, RingIndex& at,
 }
 
 // Items [first, last) of one unit of up to 8 * kColumns rows.
-template <int kTiles, int kColumns, bool kDown>
+template <int kTiles, int kColumns, typename Write>
 __device__ void multiply_unit(const MoeExpertsKernelParams& p, const MoeShared& shared,
                               MoeMultiplyState& state, const ExpertBlobShape& shape, int unit_index,
                               int first, int last) {
@@ -314,10 +322,13 @@ __device__ void multiply_unit(const MoeExpertsKernelParams& p, const MoeShared& 
   const uint8_t* cells = shared.stages + warp * kCellBytes;
   const uint8_t* inputs = shared.stages + kTiles * kSteps * kStepBytes + lane % 4 * 16 +
                           warp % shape.warps_k * kCellInputs * 2;
+  const MoeUnit unit = shared.list.units[unit_index];
   int row[kColumns];  // columns without a row repeat the last one; their results are dropped
+  ColumnPair to[kColumns];
 #pragma unroll
   for (int n = 0; n < kColumns; ++n) {
-    row[n] = min(8 * n + lane / 4, shared.list.units[unit_index].count - 1) * pitch;
+    row[n] = min(8 * n + lane / 4, unit.count - 1) * pitch;
+    if (shape.warps_k == 1) to[n] = Write::locate(p, shared.list, unit, n);
   }
   for (int item = first; item < last; ++item) {
     float4 sum[kTiles][2][kColumns] = {};
@@ -336,29 +347,29 @@ __device__ void multiply_unit(const MoeExpertsKernelParams& p, const MoeShared& 
       hand_over_sums(shared, state.sums, sum, tiles);
       continue;
     }
-    const auto writer = make_writer<kDown>(p, shared, unit_index);
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
+      if (t >= tiles) break;
       const int tile = ((item * kTiles + t) * kMoeWarps + warp) * 2;
 #pragma unroll
       for (int n = 0; n < kColumns; ++n) {
-        if (t < tiles) writer.write(tile, n, sum[t][0][n]);
-        if (t < tiles) writer.write(tile + 1, n, sum[t][1][n]);
+        Write::write(p, to[n], tile, sum[t][0][n]);
+        Write::write(p, to[n], tile + 1, sum[t][1][n]);
       }
     }
-    writer.finish(2 * tiles);
+    Write::finish(p, unit_index, 2 * tiles);
   }
 }
 
 // Cuts an item range into runs of one unit and hands each to the code for its number of rows.
-template <int kTiles, int kMaxColumns, bool kDown>
+template <int kTiles, int kMaxColumns, typename Write>
 __device__ void multiply_items(const MoeExpertsKernelParams& p, const MoeShared& shared,
                                MoeMultiplyState& state, const ExpertGemm& gemm, ItemRange range) {
   for (int item = range.begin; item < range.end;) {
     const int unit = item / range.groups, first = item - unit * range.groups;
     const int last = min(range.groups, first + range.end - item);
     const auto run = [&](auto columns) {
-      multiply_unit<kTiles, decltype(columns)::value, kDown>(p, shared, state, gemm.shape, unit,
+      multiply_unit<kTiles, decltype(columns)::value, Write>(p, shared, state, gemm.shape, unit,
                                                              first, last);
     };
     const int columns = (shared.list.units[unit].count + 7) / 8;
@@ -391,6 +402,7 @@ __device__ inline MoeShared carve_shared(const MoeExpertsKernelParams& p, uint8_
   s.list.units = reinterpret_cast<MoeUnit*>(s.list.scan + kListWarps + 1);
   s.list.histogram = reinterpret_cast<uint16_t*>(s.list.units + p.config.max_units);
   s.list.pairs = s.list.histogram + kListWarps * p.op.num_experts;
+  s.list.tokens = s.list.pairs + p.op.num_tokens * p.op.top_k;
   return s;
 }
 
@@ -419,7 +431,7 @@ __global__ void __launch_bounds__(kMoeThreads, kBlocksPerSm)
   if (threadIdx.x == 0) init_barriers(p, shared);
   grid_dependency_wait();
   grid_dependency_launch();  // only now: the sum reads inputs of this kernel before it ends
-  const MoeTotals totals = build_work_list(shared.list, p.op.topk_ids, p.op.num_tokens * p.op.top_k,
+  const MoeTotals totals = build_work_list(shared.list, p.op.topk_ids, p.op.num_tokens, p.op.top_k,
                                            p.op.num_experts, p.config.unit_rows);
   if (blockIdx.x == 0 && threadIdx.x == 0 && p.op.num_active_experts) {
     *p.op.num_active_experts = totals.active;
@@ -436,8 +448,8 @@ __global__ void __launch_bounds__(kMoeThreads, kBlocksPerSm)
       produce_inputs<kTiles>(p, shared, at, p.w13, schedule.w13, false);
       produce_inputs<kTiles>(p, shared, at, p.w2, schedule.w2, true);
     } else {
-      finish_items<kTiles, false>(p, shared, at, p.w13, schedule.w13);
-      finish_items<kTiles, true>(p, shared, at, p.w2, schedule.w2);
+      finish_items<kTiles, WriteActivation>(p, shared, at, p.w13, schedule.w13);
+      finish_items<kTiles, WritePartial>(p, shared, at, p.w2, schedule.w2);
     }
   } else {
     acquire_registers<kManyRegisters>();
@@ -445,8 +457,8 @@ __global__ void __launch_bounds__(kMoeThreads, kBlocksPerSm)
     // Tied to a run-time zero: the compiler would otherwise rebuild the constants before every use.
 #pragma unroll
     for (int i = 0; i < 4; ++i) state.minus_136[i] = 0xC308C308u ^ (p.config.max_units >> (24 + i));
-    multiply_items<kTiles, kMaxColumns, false>(p, shared, state, p.w13, schedule.w13);
-    multiply_items<kTiles, kMaxColumns, true>(p, shared, state, p.w2, schedule.w2);
+    multiply_items<kTiles, kMaxColumns, WriteActivation>(p, shared, state, p.w13, schedule.w13);
+    multiply_items<kTiles, kMaxColumns, WritePartial>(p, shared, state, p.w2, schedule.w2);
   }
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 size_t list_bytes(int num_pairs, int num_experts, int max_units) {
   const size_t histogram = size_t{kStepCells} * num_experts * 2;
-  return size_t(max_units) * 8 + size_t(num_pairs) * 2 + histogram + (9 + 4) * 8;
+  return size_t(max_units) * 8 + size_t(num_pairs) * 4 + histogram + (9 + 4) * 8;
 }
 
 }  // namespace

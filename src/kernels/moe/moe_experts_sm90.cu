@@ -70,10 +70,9 @@ ExpertsKernel pick_kernel(const MoeExpertsConfig& c) {
 
 bool valid(const MoeExpertsParams& p) {
   return p.num_tokens >= 0 && p.num_tokens <= kMoeExpertsMaxTokens && p.top_k > 0 &&
-         p.top_k <= kMoeExpertsMaxTopK &&
-         p.num_tokens * p.top_k <= 65535 && p.num_experts > 0 && p.num_experts <= 4096 &&
-         p.hidden_size > 0 && p.hidden_size % 32 == 0 && p.intermediate_size > 0 &&
-         p.intermediate_size % 32 == 0;
+         p.top_k <= kMoeExpertsMaxTopK && p.num_tokens * p.top_k <= 65535 && p.num_experts > 0 &&
+         p.num_experts <= 4096 && p.hidden_size > 0 && p.hidden_size % 32 == 0 &&
+         p.intermediate_size > 0 && p.intermediate_size % 32 == 0;
 }
 
 }  // namespace

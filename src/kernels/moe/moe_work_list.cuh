@@ -21,6 +21,7 @@ struct MoeUnit {
 struct MoeWorkList {
   MoeUnit* units;       // [max_units]
   uint16_t* pairs;      // [num_pairs], token * top_k + slot
+  uint16_t* tokens;     // [num_pairs], of the pairs
   uint16_t* histogram;  // [kListWarps, num_experts] scratch
   uint64_t* scan;       // [kListWarps + 1] scratch; last: totals
 };
@@ -63,9 +64,63 @@ __device__ inline uint64_t scan_totals(uint64_t mine, uint64_t* scratch) {
   return before + inclusive - mine;
 }
 
+inline constexpr int kShortList = 64;
+
+// build_work_list for up to kShortList pairs: every pair counts the pairs before it.
+__device__ inline MoeTotals build_short_list(const MoeWorkList& list, const int32_t* topk_ids,
+                                             int num_pairs, int top_k, int num_experts,
+                                             int unit_rows) {
+  constexpr int kNone = 0xFFFF, kUnitHead = 1, kExpertHead = 2;
+  uint16_t* keys = list.histogram;      // [kShortList] expert, then pair
+  uint16_t* heads = keys + kShortList;  // [kShortList] by sorted position
+  const int pair = threadIdx.x, lane = threadIdx.x % 32;
+  int expert = -1, key = kNone;
+  if (pair < kShortList) {
+    expert = pair_expert(topk_ids, pair, num_pairs, num_experts);
+    key = expert >= 0 ? expert * kShortList + pair : kNone;
+    keys[pair] = static_cast<uint16_t>(key);
+    heads[pair] = 0;
+  }
+  __syncthreads();
+  int position = 0, before = 0, same = 0;
+  if (key != kNone) {
+    for (int j = 0; j < num_pairs; ++j) {
+      const int other = keys[j];
+      const bool mine = other / kShortList == expert;
+      position += other < key;
+      same += mine;
+      before += mine && other < key;
+    }
+    list.pairs[position] = static_cast<uint16_t>(pair);
+    list.tokens[position] = static_cast<uint16_t>(pair / top_k);
+    heads[position] = (before % unit_rows == 0 ? kUnitHead : 0) | (before == 0 ? kExpertHead : 0);
+  }
+  __syncthreads();
+  const uint32_t low = __ballot_sync(~0u, heads[lane] & kUnitHead);
+  const uint32_t high = __ballot_sync(~0u, heads[lane + 32] & kUnitHead);
+  const int active = __popc(__ballot_sync(~0u, heads[lane] & kExpertHead)) +
+                     __popc(__ballot_sync(~0u, heads[lane + 32] & kExpertHead));
+  const int pairs = __popc(__ballot_sync(~0u, keys[lane] != kNone)) +
+                    __popc(__ballot_sync(~0u, keys[lane + 32] != kNone));
+  if (key != kNone && before % unit_rows == 0) {
+    const uint64_t heads_before =
+        (static_cast<uint64_t>(high) << 32 | low) & ((uint64_t{1} << position) - 1);
+    list.units[__popcll(heads_before)] = {static_cast<uint16_t>(expert),
+                                          static_cast<uint16_t>(position),
+                                          static_cast<uint16_t>(min(unit_rows, same - before)), 0};
+  }
+  __syncthreads();
+  return {pairs, __popc(low) + __popc(high), active};
+}
+
 // Needs at least 32 * kListWarps threads, ends with a block barrier.
 __device__ inline MoeTotals build_work_list(const MoeWorkList& list, const int32_t* topk_ids,
-                                            int num_pairs, int num_experts, int unit_rows) {
+                                            int num_tokens, int top_k, int num_experts,
+                                            int unit_rows) {
+  const int num_pairs = num_tokens * top_k;
+  if (num_pairs <= kShortList && num_experts >= 16 && num_experts < 0xFFFF / kShortList) {
+    return build_short_list(list, topk_ids, num_pairs, top_k, num_experts, unit_rows);
+  }
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int chunk = (num_pairs + 32 * kListWarps - 1) / (32 * kListWarps) * 32;
   const int begin = warp * chunk;
@@ -111,7 +166,10 @@ __device__ inline MoeTotals build_work_list(const MoeWorkList& list, const int32
     const uint32_t same = __match_any_sync(~0u, expert);
     const int rank = __popc(same & ((1u << lane) - 1));
     const int position = expert >= 0 ? counts[expert] + rank : 0;
-    if (expert >= 0) list.pairs[position] = static_cast<uint16_t>(first + lane);
+    if (expert >= 0) {
+      list.pairs[position] = static_cast<uint16_t>(first + lane);
+      list.tokens[position] = static_cast<uint16_t>((first + lane) / top_k);
+    }
     __syncwarp();
     if (expert >= 0 && rank == 0) counts[expert] += __popc(same);
     __syncwarp();
