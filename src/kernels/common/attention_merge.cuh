@@ -20,7 +20,7 @@ __device__ __forceinline__ float log2_scale(float softmax_scale) {
 // left * value + right * value.
 struct AttentionMerge {
   float m, l;         // of the result
-  float left, right;  // weights of the values; exactly 1 and -0 if a side is empty (l = 0)
+  float left, right;  // weights of the values; exactly 1 and 0 if a side is empty (l = 0)
 };
 
 __device__ __forceinline__ AttentionMerge attention_merge(float m_left, float l_left, float m_right,
@@ -34,13 +34,16 @@ __device__ __forceinline__ AttentionMerge attention_merge(float m_left, float l_
                       ? __fmul_rn(l_right, exp2_approx(__fsub_rn(__fmul_rn(m_right, scale), base)))
                       : 0.f;
   r.l = __fadd_rn(a, b);
-  r.left = a > 0 ? __fdiv_rn(a, r.l) : -0.f;  // -0 times an empty side's 0 keeps a zero's sign
-  r.right = b > 0 ? __fdiv_rn(b, r.l) : -0.f;
+  r.left = a > 0 ? __fdiv_rn(a, r.l) : 0.f;
+  r.right = b > 0 ? __fdiv_rn(b, r.l) : 0.f;
   return r;
 }
 
+// A side of weight 0 leaves the other's value untouched, the sign of a zero included.
 __device__ __forceinline__ float merge_values(const AttentionMerge& merge, float left,
                                               float right) {
+  if (merge.right == 0.f) return left;
+  if (merge.left == 0.f) return right;
   return __fmaf_rn(merge.left, left, __fmul_rn(merge.right, right));
 }
 
