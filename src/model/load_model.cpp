@@ -193,16 +193,17 @@ std::unique_ptr<DflashModel> make_random_dflash_model(Backend& backend, const Df
                            target, options);
 }
 
-ModelConfig kimi_k2_config(std::int64_t num_hidden_layers, std::int64_t n_routed_experts) {
+ModelConfig kimi_k2_config(std::int64_t num_hidden_layers, std::int64_t n_routed_experts,
+                           std::int64_t num_ranks) {
   ModelConfig config;
   config.architecture = Architecture::kDeepseek;
   config.tensor_prefix = "language_model.";
   config.hidden_size = 7168;
   config.num_hidden_layers = num_hidden_layers;
-  config.vocab_size = 163840;
-  config.intermediate_size = 18432;
-  config.num_attention_heads = 64;
-  config.num_key_value_heads = 64;
+  config.vocab_size = 163840 / num_ranks;
+  config.intermediate_size = 18432 / num_ranks;
+  config.num_attention_heads = 64 / num_ranks;
+  config.num_key_value_heads = 64 / num_ranks;
   config.head_dim = 192;
   config.max_position_embeddings = 262144;
   config.rms_norm_eps = 1e-5;
@@ -221,7 +222,7 @@ ModelConfig kimi_k2_config(std::int64_t num_hidden_layers, std::int64_t n_routed
   config.n_routed_experts = n_routed_experts;
   config.num_experts_per_tok = std::min<std::int64_t>(8, n_routed_experts);
   config.n_shared_experts = 1;
-  config.moe_intermediate_size = 2048;
+  config.moe_intermediate_size = 2048 / num_ranks;
   config.first_k_dense_replace = 1;
   config.routed_scaling_factor = 2.827;
   config.bos_token_id = 163584;

@@ -41,7 +41,10 @@ std::unique_ptr<DflashModel> make_random_dflash_model(Backend& backend, const Df
                                                       std::uint64_t seed, Model& target,
                                                       const ModelOptions& options);
 
-// Kimi K2.6's layers, in any number and with any number of experts.
-ModelConfig kimi_k2_config(std::int64_t num_hidden_layers, std::int64_t n_routed_experts);
+// Kimi K2.6's layers, in any number and with any number of experts. With num_ranks, the widths that
+// one of so many tensor-parallel ranks holds: the same kernels at the same shapes, without
+// reduction.
+ModelConfig kimi_k2_config(std::int64_t num_hidden_layers, std::int64_t n_routed_experts,
+                           std::int64_t num_ranks = 1);
 
 }  // namespace coppice

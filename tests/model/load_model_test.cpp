@@ -2,6 +2,8 @@
 // memory.
 #include "model/load_model.h"
 
+#include <cmath>
+
 #include "backend/factory/make_backend.h"
 #include "base/log.h"
 #include "model/weight_loader.h"
@@ -190,7 +192,68 @@ TEST(LoadModel, ProgressReachesTheTotal) {
   EXPECT_GT(total, 100000);
 }
 
+// One rank's shapes of Kimi K2.6 run on their own, without a communicator.
+TEST(LoadModel, KimiRankShapes) {
+  ModelConfig config = kimi_k2_config(2, 4, 8);
+  EXPECT_EQ(config.num_attention_heads, 8);
+  EXPECT_EQ(config.moe_intermediate_size, 256);
+  EXPECT_EQ(config.intermediate_size, 2304);
+  EXPECT_EQ(config.vocab_size, 20480);
+  EXPECT_EQ(config.kv_lora_rank, 512);
+  EXPECT_EQ(kimi_k2_config(61, 384).vocab_size, 163840);
+  config.vocab_size = 512;
+  const auto fast = make_backend({.device = "cpu", .num_threads = 0});
+  const auto model = make_random_model(*fast, config, kSeed, {.max_rows = 8, .max_positions = 128});
+  testing::ModelDriver driver(*fast, *model, 64);
+  for (const float value : driver.prefill(kPrompt, 8).logits) ASSERT_TRUE(std::isfinite(value));
+}
+
+// Routed experts that are not INT4: K2-Instruct's FP8, and BF16 before quantisation. On both
+// backends.
+TEST(LoadModel, ExpertsInF8AndBf16) {
+  for (const bool f8 : {false, true}) {
+    Folder folder(small_k2_config()), plain(small_k2_config());
+    const ModelConfig config = small_k2_config();
+    for (std::int64_t expert = 0; expert < config.n_routed_experts; ++expert)
+      for (const char* part : {"gate_proj", "up_proj", "down_proj"}) {
+        const std::string name = kLayer1 + "mlp.experts." + std::to_string(expert) + "." + part;
+        test::replace_int4_by_bf16(folder.tensors, name);
+        test::replace_int4_by_bf16(plain.tensors, name);
+        if (!f8) continue;
+        test::quantize_to_f8(folder.tensors, name);
+        plain.tensors[name + ".weight"] = test::dequantized_f8(folder.tensors, name);
+      }
+    const std::vector<float> expected = logits_of(*plain.load());
+    EXPECT_EQ(logits_of(*folder.load()), expected);
+    const auto fast = make_backend({.device = "cpu", .num_threads = 1});
+    const auto model = load_model(*fast, folder.path(), kOptions);
+    testing::ModelDriver driver(*fast, *model, 64);
+    EXPECT_LT(testing::relative_error(driver.prefill(kPrompt, 5).logits, expected), 2e-2);
+  }
+}
+
 // ---- Drafters
+
+// The target's embedding of the mask token was never trained: such a drafter needs its own row.
+TEST(LoadDflash, EmptyMaskEmbeddingIsRefused) {
+  Folder target_folder(small_k2_config());
+  std::string& table = target_folder.tensors["language_model.model.embed_tokens.weight"].bytes;
+  const auto row_bytes = static_cast<std::size_t>(small_k2_config().hidden_size) * sizeof(bf16);
+  const DflashConfig config = test::small_dflash_config();
+  TempDir dir;
+  write_file(dir / "config.json", test::config_json(config));
+  test::write_tensors(random_tensors(list_weights(config), kSeed, ""), dir.path().string());
+  auto target = target_folder.load();
+  EXPECT_NE(load_dflash_model(backend(), dir.path().string(), *target, kOptions), nullptr);
+
+  table.replace(static_cast<std::size_t>(config.mask_token_id) * row_bytes, row_bytes,
+                std::string(row_bytes, '\0'));
+  target = target_folder.load();
+  expect_contains(
+      error_of(ErrorKind::kUnsupported,
+               [&] { load_dflash_model(backend(), dir.path().string(), *target, kOptions); }),
+      {dir.path().string() + "/config.json", "mask_token_id", "299"});
+}
 
 TEST(LoadDflash, MustFitItsTarget) {
   const std::string target_dir = std::string(COPPICE_SOURCE_DIR) + "/models/tiny-k2";

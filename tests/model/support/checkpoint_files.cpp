@@ -111,6 +111,21 @@ StoredTensor dequantized_f8(const StoredTensors& tensors, const std::string& nam
   return {StorageType::kF32, stored.shape, bytes_of(values.data(), values.size() * sizeof(float))};
 }
 
+void replace_int4_by_bf16(StoredTensors& tensors, const std::string& name) {
+  const StoredTensor& packed = tensors.at(name + ".weight_packed");
+  const HostMatrix matrix{.format = WeightFormat::kInt4Group32,
+                          .rows = packed.shape[0],
+                          .cols = packed.shape[1] * 8,
+                          .data = packed.bytes.data(),
+                          .scales = tensors.at(name + ".weight_scale").bytes.data()};
+  HostStorage storage;
+  const HostMatrix plain = to_plain(matrix, storage);
+  tensors[name + ".weight"] = {
+      StorageType::kBF16, {matrix.rows, matrix.cols}, bytes_of(plain.data, num_bytes(plain))};
+  for (const char* part : {".weight_packed", ".weight_scale", ".weight_shape"})
+    tensors.erase(name + part);
+}
+
 void write_tensors(const StoredTensors& tensors, const std::string& folder) {
   std::vector<TensorSpec> specs;
   for (const auto& [name, tensor] : tensors) specs.push_back({name, tensor.type, tensor.shape});
@@ -228,6 +243,20 @@ std::string config_json(const ModelConfig& c) {
   Json outer = Json::object({{"architectures", Json::array({"KimiK25ForConditionalGeneration"})}});
   outer["text_config"] = config;
   return write_json(outer);
+}
+
+std::string config_json(const DflashConfig& drafter) {
+  Json config = common_fields(drafter.network);
+  config["architectures"] = Json::array({"DFlashDraftModel"});
+  config["head_dim"] = drafter.network.head_dim;
+  config["block_size"] = drafter.block_size;
+  config["num_target_layers"] = drafter.num_target_layers;
+  Json inner = Json::object({{"mask_token_id", drafter.mask_token_id}});
+  Json layers = Json::array();
+  for (const std::int64_t layer : drafter.target_layer_ids) layers.push_back(layer);
+  inner["target_layer_ids"] = layers;
+  config["dflash_config"] = inner;
+  return write_json(config);
 }
 
 }  // namespace coppice::test

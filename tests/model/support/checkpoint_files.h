@@ -32,6 +32,9 @@ void quantize_to_f8(StoredTensors& tensors, const std::string& name);
 // The values of such a matrix as F32.
 StoredTensor dequantized_f8(const StoredTensors& tensors, const std::string& name);
 
+// Replaces the INT4 matrix NAME by NAME.weight in BF16.
+void replace_int4_by_bf16(StoredTensors& tensors, const std::string& name);
+
 // Writes FOLDER/model.safetensors.
 void write_tensors(const StoredTensors& tensors, const std::string& folder);
 
@@ -43,5 +46,6 @@ DflashConfig small_dflash_config();
 
 // config.json of the above.
 std::string config_json(const ModelConfig& config);
+std::string config_json(const DflashConfig& config);
 
 }  // namespace coppice::test
