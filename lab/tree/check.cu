@@ -1,0 +1,23 @@
+// usage: check [--quick] [GOLDEN_FOLDER]. Exit code 1 on any difference from the host.
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "checks.h"
+
+int main(int argc, char** argv) {
+  bool quick = false;
+  std::string golden;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--quick") == 0) {
+      quick = true;
+    } else {
+      golden = argv[i];
+    }
+  }
+  int failures = lab::check_top_k(quick) + lab::check_tree(quick) + lab::check_commit(quick) +
+                 lab::check_sample(quick);
+  if (!golden.empty()) failures += lab::check_golden(golden);
+  std::printf("%s: %d failures\n", failures == 0 ? "PASS" : "FAIL", failures);
+  return failures == 0 ? 0 : 1;
+}

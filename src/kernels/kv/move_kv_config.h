@@ -1,0 +1,16 @@
+// Column split of move_kv. No device code.
+#pragma once
+
+#include <cstddef>
+
+namespace coppice::kernels {
+
+struct MoveKvConfig {
+  int columns = 0;  // 16-byte columns of a row handled by one block
+  int blocks_per_plane = 0;
+  size_t shared_bytes = 0;  // all pairs of those columns, and the pair list
+};
+
+MoveKvConfig choose_move_kv(int row_bytes, int num_pairs);
+
+}  // namespace coppice::kernels

@@ -1,0 +1,22 @@
+#include "kernels/sample/sample_rows.cuh"
+
+namespace coppice::kernels {
+
+cudaError_t sample_rows(const SampleRowsParams& params, cudaStream_t stream) {
+  const bool legal = params.vocab_size >= 4 && params.vocab_size % 4 == 0 &&
+                     params.vocab_size <= 1 << 18 && params.row_stride % 4 == 0 &&
+                     params.num_rows >= 0 && params.num_seqs >= 0 && params.num_seqs <= 65535;
+  if (!legal) return cudaErrorInvalidValue;
+  if (params.num_rows == 0 || params.num_seqs == 0) return cudaSuccess;
+  const dim3 history_grid(8, static_cast<unsigned>(params.num_seqs));
+  cudaError_t status =
+      launch_dependent(count_history_kernel<false>, history_grid, dim3(256), 0, params, stream);
+  if (status != cudaSuccess) return status;
+  const size_t shared_bytes = sizeof(SampleShared) + sample_rows_marks_bytes(params.vocab_size);
+  status = launch_dependent(sample_rows_kernel, dim3(static_cast<unsigned>(params.num_rows)),
+                            dim3(kSampleThreads), shared_bytes, params, stream);
+  if (status != cudaSuccess) return status;
+  return launch_dependent(count_history_kernel<true>, history_grid, dim3(256), 0, params, stream);
+}
+
+}  // namespace coppice::kernels
