@@ -185,7 +185,8 @@ struct TreeBench {
         row_words(static_cast<size_t>(7) * rows),
         path(static_cast<size_t>(rows) * max_path),
         offsets(batch + 1),
-        chosen(2) {
+        chosen(2),
+        ticket(1, 0) {
     std::vector<int32_t> draft_ids;
     std::vector<float> draft;
     const int k = std::min(budget, 64);
@@ -235,11 +236,12 @@ struct TreeBench {
     compile.path = path.get();
     compile.row_offsets = offsets.get();
     compile.chosen = chosen.get();
+    compile.ticket = ticket.get();
   }
   int batch, rows, max_path;
   DeviceArray<int32_t> tokens, parents, depths, counts;
   DeviceArray<float> scores;
-  DeviceArray<int32_t> row_words, path, offsets, chosen;
+  DeviceArray<int32_t> row_words, path, offsets, chosen, ticket;
   std::unique_ptr<DeviceArray<int32_t>> ids, anchors, budgets, context, tables, buckets;
   std::unique_ptr<DeviceArray<float>> log_probs, cost_ms;
   BuildTreeParams build;
@@ -370,6 +372,7 @@ int main(int argc, char** argv) {
   using namespace lab;
   if (argc > 1 && std::strcmp(argv[1], "edges") == 0) {
     bench_edges();
+    bench_latency();
     return 0;
   }
   bench_ceiling();

@@ -6,6 +6,7 @@
 #include "checks.h"
 
 int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
   bool quick = false;
   std::string golden;
   for (int i = 1; i < argc; ++i) {

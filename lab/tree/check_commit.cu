@@ -132,7 +132,8 @@ int check_accept(int num_seqs, int max_nodes, std::mt19937& rng) {
     ++reasons[want.reason];
     const int e = static_cast<int>(want.emitted.size());
     bool same = h_num[s] == e && h_reason[s] == want.reason && h_context[s] == context[s] + e &&
-                h_hlen[s] == history_len[s] + e && h_anchor[s] == (e > 0 ? want.emitted.back() : 7);
+                h_hlen[s] == history_len[s] + e &&
+                h_anchor[s] == (want.reason != 0 ? -1 : (e > 0 ? want.emitted.back() : 7));
     for (int i = 0; i < max_path; ++i) {
       const size_t at = static_cast<size_t>(s) * max_path + i;
       if (i >= e) {

@@ -28,7 +28,8 @@ struct DeviceTrees {
   }
   DeviceArray<int32_t> tokens, parents, depths;
   DeviceArray<float> scores;
-  DeviceArray<int32_t> counts;
+  mutable DeviceArray<int32_t> counts;
+  std::vector<int32_t> counts_before;  // compile_tree lowers counts
   int max_nodes;
 };
 
@@ -125,7 +126,7 @@ struct Rows {
 };
 
 int check_compile(const Batch& b, const DeviceTrees& trees, int num_rows, bool with_costs,
-                  std::mt19937& rng) {
+                  bool calibrated, std::mt19937& rng) {
   const int max_path = b.depth + 1, max_blocks = 40;
   std::vector<int32_t> context, tables, bucket_rows;
   std::vector<float> costs;
@@ -137,12 +138,18 @@ int check_compile(const Batch& b, const DeviceTrees& trees, int num_rows, bool w
     total += std::max(b.trees[s].count, 0);
   }
   num_rows = std::max(num_rows, live);
-  for (int rows = 1; rows <= 2 * num_rows && bucket_rows.size() < 31; rows = rows * 3 / 2 + 1) {
+  for (int rows = 1; rows <= 2 * num_rows && bucket_rows.size() < 31; rows = rows * 2 + 1) {
     bucket_rows.push_back(rows);
     costs.push_back(3.0f + 0.05f * static_cast<float>(rows) + 0.3f * static_cast<float>(rng() % 8));
   }
   DeviceArray<int32_t> d_context(context), d_tables(tables), d_buckets(bucket_rows);
-  DeviceArray<float> d_costs(costs);
+  std::vector<float> calibration;
+  for (int d = 0; calibrated && d < max_path; ++d) {
+    calibration.push_back(0.5f + 0.01f * static_cast<float>(rng() % 100));
+  }
+  DeviceArray<float> d_costs(costs), d_calibration(calibration);
+  DeviceArray<int32_t> ticket(1, 0);
+  trees.counts.set(trees.counts_before);
   Rows rows(num_rows, max_path, b.num_seqs);
   CompileTreeParams p;
   p.trees = trees.arrays();
@@ -153,6 +160,8 @@ int check_compile(const Batch& b, const DeviceTrees& trees, int num_rows, bool w
     p.bucket_rows = d_buckets.get();
     p.num_buckets = static_cast<int>(costs.size());
   }
+  p.calibration = calibrated ? d_calibration.get() : nullptr;
+  p.ticket = ticket.get();
   p.num_seqs = b.num_seqs;
   p.max_blocks = max_blocks;
   p.num_rows = num_rows;
@@ -175,12 +184,15 @@ int check_compile(const Batch& b, const DeviceTrees& trees, int num_rows, bool w
     double best = -1, got = -1;
     for (size_t i = 0; i < costs.size(); ++i) {
       if (bucket_rows[i] > num_rows || bucket_rows[i] < live) continue;
-      const double worth = reference_worth(b.trees, bucket_rows[i] - live, live) / costs[i];
+      double worth = live;
+      reference_keep(b.trees, bucket_rows[i] - live, calibration, &worth);
+      worth /= costs[i];
       best = std::max(best, worth);
       if (static_cast<int>(i) == chosen[0]) got = worth;
     }
-    // The device weighs nodes of the class that is cut with the class's mean (0.01 nat wide).
-    if (best >= 0 && !(got > best * 0.9999)) {
+    // The device weighs nodes of the class that is cut with the class's mean, 0.01 nat wide; with
+    // calibration a class also holds nodes worth more, taken behind a poorer one.
+    if (live > 0 && best >= 0 && !(got > best * (calibrated ? 0.98 : 0.9999))) {
       std::printf("  bucket %d is worth %f, best %f\n", chosen[0], got, best);
       ++failures;
     }
@@ -188,7 +200,13 @@ int check_compile(const Batch& b, const DeviceTrees& trees, int num_rows, bool w
   } else {
     failures += chosen[0] != -1;
   }
-  const std::vector<int> kept = reference_keep(b.trees, capacity);
+  double unused = 0;
+  const std::vector<int> kept = reference_keep(b.trees, capacity, calibration, &unused);
+  const auto lowered = trees.counts.host();
+  for (int s = 0; s < b.num_seqs; ++s) {
+    failures += lowered[s] != (b.trees[s].count < 0 ? -1 : kept[s]);
+  }
+  failures += ticket.host()[0] != 0;
   const auto token_ids = rows.token_ids.host(), positions = rows.positions.host();
   const auto slots = rows.slots.host(), seqs = rows.seq_of_row.host();
   const auto nodes = rows.node_of_row.host(), kv_len = rows.kv_len.host();
@@ -230,8 +248,9 @@ int check_compile(const Batch& b, const DeviceTrees& trees, int num_rows, bool w
     failures += !inert;
   }
   if (failures != 0 || std::getenv("LAB_VERBOSE") != nullptr) {
-    std::printf("  compile T=%d %s: %d failures (live %d, nodes %d, bucket %d)\n", num_rows,
-                with_costs ? "cut by cost" : "cut by rows", failures, live, total, chosen[0]);
+    std::printf("  compile T=%d %s%s: %d failures (live %d, nodes %d, bucket %d)\n", num_rows,
+                with_costs ? "cut by cost" : "cut by rows", calibrated ? ", calibrated" : "",
+                failures, live, total, chosen[0]);
   }
   return failures;
 }
@@ -241,12 +260,14 @@ int check_batch(int num_seqs, int depth, int k, int max_nodes, int levels, bool 
   const Batch b = make_batch(num_seqs, depth, k, max_nodes, levels, ragged, rng);
   DeviceTrees trees(num_seqs, max_nodes);
   run_build(b, trees);
+  trees.counts_before = trees.counts.host();
   const int build_failures = compare_trees(b, trees);
   int failures = 0;
   const int most = num_seqs * (max_nodes + 1);
   for (int rows : {num_seqs, most / 3, most, most + 37}) {
-    failures += check_compile(b, trees, rows, false, rng);
-    failures += check_compile(b, trees, rows, true, rng);
+    failures += check_compile(b, trees, rows, false, false, rng);
+    failures += check_compile(b, trees, rows, true, false, rng);
+    failures += check_compile(b, trees, rows, true, true, rng);
   }
   std::printf("tree B=%d depth=%d k=%d N=%d levels=%d%s: build %d, compile %d failures\n", num_seqs,
               depth, k, max_nodes, levels, ragged ? " ragged" : "", build_failures, failures);

@@ -25,7 +25,7 @@ inline TopK reference_top_k(const std::vector<float>& logits, int k) {
   std::vector<float> clean(logits);
   for (float& x : clean) {
     if (std::isnan(x)) x = -INFINITY;
-    x = std::min(x, std::numeric_limits<float>::max());
+    x = std::min(x, 3.3895313892515355e38f);
   }
   std::vector<int32_t> order(clean.size());
   std::iota(order.begin(), order.end(), 0);
@@ -100,50 +100,37 @@ inline Tree reference_tree(const int32_t* ids, const float* log_probs, int depth
 
 // ---- Cut
 
-struct CutResult {
-  int bucket = -1;
-  std::vector<double> worth;  // per bucket; negative: not allowed
-  std::vector<int> kept;      // for the bucket given or chosen
-};
-
-inline int reference_score_class(float score) {
-  const int index = static_cast<int>(score * -100.0f);
-  return std::clamp(index, 0, 2047);
+// Worth of a node, exp(score) * calibration[depth], as a logarithm.
+inline float reference_log_worth(const Tree& tree, int node,
+                                 const std::vector<float>& calibration) {
+  if (calibration.empty()) return tree.scores[node];
+  return tree.scores[node] + std::log(calibration[tree.depths[node]]);
 }
 
-// Keeps the `capacity` nodes that come first by (class, score descending, sequence, node).
-inline std::vector<int> reference_keep(const std::vector<Tree>& trees, int capacity) {
-  struct Node {
-    int cls;
-    float score;
-    int seq, node;
+// Merges the trees by their next nodes, best first, until `capacity` nodes are kept.
+inline std::vector<int> reference_keep(const std::vector<Tree>& trees, int capacity,
+                                       const std::vector<float>& calibration, double* worth) {
+  struct Head {
+    float key;
+    int seq;
+    bool operator<(const Head& o) const { return key != o.key ? key < o.key : seq > o.seq; }
   };
-  std::vector<Node> nodes;
-  for (size_t s = 0; s < trees.size(); ++s) {
-    for (int i = 1; i <= trees[s].count; ++i) {
-      nodes.push_back(
-          {reference_score_class(trees[s].scores[i]), trees[s].scores[i], static_cast<int>(s), i});
-    }
-  }
-  std::sort(nodes.begin(), nodes.end(), [](const Node& a, const Node& b) {
-    if (a.cls != b.cls) return a.cls < b.cls;
-    if (a.score != b.score) return a.score > b.score;
-    return a.seq != b.seq ? a.seq < b.seq : a.node < b.node;
-  });
+  std::priority_queue<Head> heads;
   std::vector<int> kept(trees.size(), 0);
-  for (int i = 0; i < std::min<int>(capacity, static_cast<int>(nodes.size())); ++i) {
-    ++kept[nodes[i].seq];
+  const auto push = [&](int seq) {
+    if (kept[seq] < trees[seq].count) {
+      heads.push({reference_log_worth(trees[seq], kept[seq] + 1, calibration), seq});
+    }
+  };
+  for (size_t s = 0; s < trees.size(); ++s) push(static_cast<int>(s));
+  for (int i = 0; i < capacity && !heads.empty(); ++i) {
+    const Head head = heads.top();
+    heads.pop();
+    ++kept[head.seq];
+    *worth += std::exp(static_cast<double>(head.key));
+    push(head.seq);
   }
   return kept;
-}
-
-inline double reference_worth(const std::vector<Tree>& trees, int capacity, int live) {
-  const std::vector<int> kept = reference_keep(trees, capacity);
-  double tokens = live;
-  for (size_t s = 0; s < trees.size(); ++s) {
-    for (int i = 1; i <= kept[s]; ++i) tokens += std::exp(trees[s].scores[i]);
-  }
-  return tokens;
 }
 
 // ---- Sampling

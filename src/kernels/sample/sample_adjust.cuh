@@ -52,15 +52,23 @@ __device__ __noinline__ float adjust_marked(const RowContext& row, float logit, 
   return logit;
 }
 
+// No penalties, bias, bans or mask: temperature alone.
+__device__ __forceinline__ bool is_plain(const RowContext& row) {
+  return row.counts == nullptr && row.marks == nullptr && row.allowed == nullptr;
+}
+
 // NaN gives -inf.
+template <bool kPlain>
 __device__ __forceinline__ float adjusted_logit(const RowContext& row, float logit, int id) {
   logit = fmaxf(logit, -INFINITY);
-  if (row.marks != nullptr && (row.marks[id / 32] >> (id % 32) & 1u) != 0) {
-    logit = adjust_marked(row, logit, id);
-  } else if (row.counts != nullptr) {
-    logit = apply_penalties(row, logit, row.counts[id]);
+  if (!kPlain) {
+    if (row.marks != nullptr && (row.marks[id / 32] >> (id % 32) & 1u) != 0) {
+      logit = adjust_marked(row, logit, id);
+    } else if (row.counts != nullptr) {
+      logit = apply_penalties(row, logit, row.counts[id]);
+    }
+    if (row.allowed != nullptr && (row.allowed[id / 32] >> (id % 32) & 1u) == 0) logit = -INFINITY;
   }
-  if (row.allowed != nullptr && (row.allowed[id / 32] >> (id % 32) & 1u) == 0) logit = -INFINITY;
   return __fmul_rn(logit, row.inverse_temperature);
 }
 

@@ -29,6 +29,7 @@ struct SampleShared {
   int32_t path_tokens[kMaxPathTokens];
   int num_path_tokens;
   int listed;
+  RowContext context;
 };
 
 __device__ __forceinline__ int class_below(float maximum, float logit) {
@@ -40,16 +41,23 @@ __device__ __forceinline__ uint64_t mass_of(float maximum, float logit) {
   return static_cast<uint64_t>(__fmul_rn(__expf(__fsub_rn(logit, maximum)), kMassUnits));
 }
 
+struct RowView {
+  const RowContext& row;
+  int vocab_size;
+  float maximum;
+};
+
 // visit(adjusted logit, id, raw logit) for the thread's share of the row.
-template <typename Visit>
-__device__ __forceinline__ void visit_row(const RowContext& row, int vocab_size, Visit&& visit) {
-#pragma unroll 2
-  for (int v = static_cast<int>(threadIdx.x); v < vocab_size / 4; v += kSampleThreads) {
-    const float4 raw = __ldg(reinterpret_cast<const float4*>(row.logits) + v);
-    visit(adjusted_logit(row, raw.x, 4 * v), 4 * v, raw.x);
-    visit(adjusted_logit(row, raw.y, 4 * v + 1), 4 * v + 1, raw.y);
-    visit(adjusted_logit(row, raw.z, 4 * v + 2), 4 * v + 2, raw.z);
-    visit(adjusted_logit(row, raw.w, 4 * v + 3), 4 * v + 3, raw.w);
+template <bool kPlain, typename Visit>
+__device__ __forceinline__ void visit_row(const RowView& view, Visit&& visit) {
+  const auto* logits = reinterpret_cast<const float4*>(view.row.logits);
+#pragma unroll 4
+  for (int v = static_cast<int>(threadIdx.x); v < view.vocab_size / 4; v += kSampleThreads) {
+    const float4 raw = __ldg(logits + v);
+    visit(adjusted_logit<kPlain>(view.row, raw.x, 4 * v), 4 * v, raw.x);
+    visit(adjusted_logit<kPlain>(view.row, raw.y, 4 * v + 1), 4 * v + 1, raw.y);
+    visit(adjusted_logit<kPlain>(view.row, raw.z, 4 * v + 2), 4 * v + 2, raw.z);
+    visit(adjusted_logit<kPlain>(view.row, raw.w, 4 * v + 3), 4 * v + 3, raw.w);
   }
 }
 
@@ -131,12 +139,6 @@ __device__ __forceinline__ int reaching_class(const Sum* prefix, uint64_t wanted
 // What one filter counts: ids (top-k) or probability (top-p).
 enum class Measure { kCount, kMass };
 
-struct RowView {
-  const RowContext& row;
-  int vocab_size;
-  float maximum;
-};
-
 template <Measure kMeasure>
 __device__ __forceinline__ uint64_t measure(const RowView& view, uint64_t key) {
   return kMeasure == Measure::kCount ? 1 : mass_of(view.maximum, ranked_key_value(key));
@@ -144,7 +146,7 @@ __device__ __forceinline__ uint64_t measure(const RowView& view, uint64_t key) {
 
 // Sum over the ids of class `at` with key in [least, ..) that also reach `floor`, over the whole
 // row or over the list.
-template <Measure kMeasure>
+template <Measure kMeasure, bool kPlain>
 __device__ __forceinline__ uint64_t sum_reaching(SampleShared& shared, const RowView& view, int at,
                                                  uint64_t least, bool from_list) {
   uint64_t sum = 0;
@@ -153,7 +155,7 @@ __device__ __forceinline__ uint64_t sum_reaching(SampleShared& shared, const Row
       if (shared.list[i] >= least) sum += measure<kMeasure>(view, shared.list[i]);
     }
   } else {
-    visit_row(view.row, view.vocab_size, [&](float logit, int id, float) {
+    visit_row<kPlain>(view, [&](float logit, int id, float) {
       const uint64_t key = ranked_key(logit, static_cast<uint32_t>(id));
       if (key >= least && class_below(view.maximum, logit) == at) {
         sum += measure<kMeasure>(view, key);
@@ -165,9 +167,9 @@ __device__ __forceinline__ uint64_t sum_reaching(SampleShared& shared, const Row
 
 // The largest key such that the ids of class `at` that reach it (and `floor`) measure at least
 // `wanted` (more than 0, at most their total).
-template <Measure kMeasure>
-__device__ __forceinline__ uint64_t cut_class(SampleShared& shared, const RowView& view, int at,
-                                              uint64_t floor, uint64_t wanted) {
+template <Measure kMeasure, bool kPlain>
+__device__ __noinline__ uint64_t cut_class(SampleShared& shared, const RowView& view, int at,
+                                           uint64_t floor, uint64_t wanted) {
   const auto thread = static_cast<int>(threadIdx.x);
   __syncthreads();
   if (thread == 0) {
@@ -175,7 +177,7 @@ __device__ __forceinline__ uint64_t cut_class(SampleShared& shared, const RowVie
     shared.cut = floor;
   }
   __syncthreads();
-  visit_row(view.row, view.vocab_size, [&](float logit, int id, float) {
+  visit_row<kPlain>(view, [&](float logit, int id, float) {
     if (class_below(view.maximum, logit) != at) return;
     const uint64_t key = ranked_key(logit, static_cast<uint32_t>(id));
     if (key < floor) return;
@@ -199,41 +201,70 @@ __device__ __forceinline__ uint64_t cut_class(SampleShared& shared, const RowVie
   uint64_t cut = 0;
   for (int bit = 63; bit >= 0; --bit) {
     const uint64_t candidate = cut | 1ull << bit;
-    const uint64_t sum = sum_reaching<kMeasure>(shared, view, at, max(candidate, floor),
-                                                listed <= kSampleListCapacity);
+    const uint64_t sum = sum_reaching<kMeasure, kPlain>(shared, view, at, max(candidate, floor),
+                                                        listed <= kSampleListCapacity);
     if (sum >= wanted) cut = candidate;
   }
   return max(cut, floor);
 }
 
-// The key that survivors of top-k and top-p reach.
-__device__ __forceinline__ uint64_t filter_row(SampleShared& shared, const RowView& view, int top_k,
-                                               float top_p) {
-  const auto thread = static_cast<int>(threadIdx.x);
-  for (int i = thread; i < kSampleClasses; i += kSampleThreads) {
+__device__ __forceinline__ void clear_histogram(SampleShared& shared) {
+  for (int i = static_cast<int>(threadIdx.x); i < kSampleClasses; i += kSampleThreads) {
     shared.count[i] = 0;
     shared.mass[i] = 0;
   }
   __syncthreads();
-  visit_row(view.row, view.vocab_size, [&](float logit, int, float) {
-    const int at = class_below(view.maximum, logit);
-    if (at == kSampleClasses - 1) return;  // 32 nats below: no probability in units of 2^-40
-    atomicAdd(&shared.count[at], 1u);
-    atomicAdd(&shared.mass[at], static_cast<unsigned long long>(mass_of(view.maximum, logit)));
-  });
+}
+
+// A class that no survivor lies beyond. With top-k: that of the k-th largest of the threads' own
+// maxima (`best` is the thread's). With top-p alone: ids below (1 - top_p) / vocab_size of the
+// largest probability sum to less than 1 - top_p.
+__device__ __forceinline__ int last_useful_class(SampleShared& shared, const RowView& view,
+                                                 int top_k, float top_p, uint64_t best) {
+  if (top_k > kSampleThreads) return kSampleClasses - 2;
+  if (top_k <= 0) {
+    const float nats = -logf(fmaxf(1.0f - top_p, 1e-9f) / static_cast<float>(view.vocab_size));
+    return min(static_cast<int>(nats * kSampleClassesPerNat) + 2, kSampleClasses - 2);
+  }
+  clear_histogram(shared);
+  atomicAdd(&shared.count[class_below(view.maximum, ranked_key_value(best))], 1u);
   __syncthreads();
   scan_histogram(shared);
+  const int at = reaching_class(shared.count, static_cast<uint64_t>(top_k));
+  __syncthreads();
+  return min(at, kSampleClasses - 2);
+}
+
+// The key that survivors of top-k and top-p reach. best: the thread's largest ranked key.
+template <bool kPlain>
+__device__ __forceinline__ uint64_t filter_row(SampleShared& shared, const RowView& view, int top_k,
+                                               float top_p, uint64_t best) {
+  if (top_k >= view.vocab_size) top_k = 0;
+  const int useful = last_useful_class(shared, view, top_k, top_p, best);
+  clear_histogram(shared);
+  uint64_t total = 0;
+  visit_row<kPlain>(view, [&](float logit, int, float) {
+    const int at = class_below(view.maximum, logit);
+    if (at == kSampleClasses - 1) return;  // 32 nats below: no probability in units of 2^-40
+    if (at > useful && top_k > 0) return;
+    const uint64_t mass = mass_of(view.maximum, logit);
+    total += mass;
+    if (at > useful) return;
+    atomicAdd(&shared.count[at], 1u);
+    atomicAdd(&shared.mass[at], static_cast<unsigned long long>(mass));
+  });
+  total = block_sum(shared, total);
+  scan_histogram(shared);
   uint64_t cut = 0;
-  uint64_t total = shared.mass[kSampleClasses - 1];
-  if (top_k > 0 && top_k < view.vocab_size) {
+  if (top_k > 0) {
     const auto wanted = static_cast<uint64_t>(top_k);
     const int at = reaching_class(shared.count, wanted);
     if (at < kSampleClasses - 1) {  // otherwise k reaches further down than noise can
       const uint32_t before = at == 0 ? 0 : shared.count[at - 1];
-      cut = cut_class<Measure::kCount>(shared, view, at, 0, wanted - before);
+      cut = cut_class<Measure::kCount, kPlain>(shared, view, at, 0, wanted - before);
       const uint64_t mass_before = at == 0 ? 0 : shared.mass[at - 1];
       const bool listed = shared.listed <= kSampleListCapacity;
-      total = mass_before + sum_reaching<Measure::kMass>(shared, view, at, cut, listed);
+      total = mass_before + sum_reaching<Measure::kMass, kPlain>(shared, view, at, cut, listed);
     }
   }
   if (top_p < 1.0f) {
@@ -241,7 +272,7 @@ __device__ __forceinline__ uint64_t filter_row(SampleShared& shared, const RowVi
     const uint64_t wanted = max(static_cast<uint64_t>(ceil(target)), uint64_t{1});
     const int at = reaching_class(shared.mass, wanted);
     const uint64_t before = at == 0 ? 0 : shared.mass[at - 1];
-    cut = max(cut, cut_class<Measure::kMass>(shared, view, at, cut, wanted - before));
+    cut = max(cut, cut_class<Measure::kMass, kPlain>(shared, view, at, cut, wanted - before));
   }
   return cut;
 }
@@ -317,6 +348,47 @@ __device__ __forceinline__ RowContext make_context(const SampleRowsParams& param
   return context;
 }
 
+// The whole block: one row whose context is in shared memory.
+template <bool kPlain>
+__device__ __forceinline__ void sample_row(const SampleRowsParams& params, SampleShared& shared,
+                                           int row, int seq) {
+  RowView view{shared.context, params.vocab_size, 0};
+  uint64_t own = 0;
+  uint32_t magnitude = 0;
+  visit_row<kPlain>(view, [&](float logit, int id, float raw) {
+    magnitude = max(magnitude, __float_as_uint(raw) & 0x7fffffffu);
+    own = max(own, ranked_key(logit, static_cast<uint32_t>(id)));
+  });
+  const bool bad = __syncthreads_or(magnitude >= 0x7f800000u) != 0;
+  uint64_t best = block_max(shared, own);
+  const float maximum = ranked_key_value(best);
+  view.maximum = maximum;
+  if (params.temperature[seq] > 0 && maximum > -INFINITY) {
+    const bool filters = (params.top_k[seq] > 0 && params.top_k[seq] < params.vocab_size) ||
+                         params.top_p[seq] < 1.0f;
+    const uint64_t cut =
+        filters ? filter_row<kPlain>(shared, view, params.top_k[seq], params.top_p[seq], own) : 0;
+    const float min_p = params.min_p[seq];
+    const float reach = __fsub_rn(maximum, kGumbelMax - kGumbelMin);  // nothing below can win
+    const float least = min_p > 0 ? fmaxf(reach, __fadd_rn(maximum, logf(min_p))) : reach;
+    const auto position = static_cast<uint32_t>(params.positions[row] + 1);
+    const auto choice_index = static_cast<uint32_t>(params.choice_index[seq]);
+    const auto seed = static_cast<uint64_t>(params.seed[seq]);
+    best = 0;
+    visit_row<kPlain>(view, [&](float logit, int id, float) {
+      const auto token = static_cast<uint32_t>(id);
+      if (!(logit >= least) || ranked_key(logit, token) < cut) return;
+      const float noise = gumbel_noise(token, position, choice_index, seed);
+      best = max(best, ranked_key(__fadd_rn(logit, noise), token));
+    });
+    best = block_max(shared, best);
+  }
+  if (threadIdx.x == 0) {
+    params.choices[row] = static_cast<int32_t>(ranked_key_index(best));
+    params.finite[row] = !bad;
+  }
+}
+
 // grid: one block per row. Dynamic shared memory: SampleShared, then the marks.
 __global__ __launch_bounds__(kSampleThreads, 1) void sample_rows_kernel(
     const __grid_constant__ SampleRowsParams params) {
@@ -335,39 +407,12 @@ __global__ __launch_bounds__(kSampleThreads, 1) void sample_rows_kernel(
     return;
   }
   const RowContext context = make_context(params, shared, marks, row, seq);
-  uint64_t best = 0;
-  uint32_t magnitude = 0;
-  visit_row(context, params.vocab_size, [&](float logit, int id, float raw) {
-    magnitude = max(magnitude, __float_as_uint(raw) & 0x7fffffffu);
-    best = max(best, ranked_key(logit, static_cast<uint32_t>(id)));
-  });
-  const bool bad = __syncthreads_or(magnitude >= 0x7f800000u) != 0;
-  best = block_max(shared, best);
-  const float maximum = ranked_key_value(best);
-  if (params.temperature[seq] > 0 && maximum > -INFINITY) {
-    const RowView view{context, params.vocab_size, maximum};
-    const bool filters = (params.top_k[seq] > 0 && params.top_k[seq] < params.vocab_size) ||
-                         params.top_p[seq] < 1.0f;
-    const uint64_t cut =
-        filters ? filter_row(shared, view, params.top_k[seq], params.top_p[seq]) : 0;
-    const float min_p = params.min_p[seq];
-    const float reach = __fsub_rn(maximum, kGumbelMax - kGumbelMin);  // nothing below can win
-    const float least = min_p > 0 ? fmaxf(reach, __fadd_rn(maximum, logf(min_p))) : reach;
-    const auto position = static_cast<uint32_t>(params.positions[row] + 1);
-    const auto choice_index = static_cast<uint32_t>(params.choice_index[seq]);
-    const auto seed = static_cast<uint64_t>(params.seed[seq]);
-    best = 0;
-    visit_row(context, params.vocab_size, [&](float logit, int id, float) {
-      const auto token = static_cast<uint32_t>(id);
-      if (!(logit >= least) || ranked_key(logit, token) < cut) return;
-      const float noise = gumbel_noise(token, position, choice_index, seed);
-      best = max(best, ranked_key(__fadd_rn(logit, noise), token));
-    });
-    best = block_max(shared, best);
-  }
-  if (threadIdx.x == 0) {
-    params.choices[row] = static_cast<int32_t>(ranked_key_index(best));
-    params.finite[row] = !bad;
+  if (threadIdx.x == 0) shared.context = context;
+  __syncthreads();
+  if (is_plain(shared.context)) {
+    sample_row<true>(params, shared, row, seq);
+  } else {
+    sample_row<false>(params, shared, row, seq);
   }
 }
 

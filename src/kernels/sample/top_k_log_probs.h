@@ -1,6 +1,6 @@
 // Per row the k largest logits, as log-probabilities at temperature 1 over the full vocabulary:
 //   log_probs[r, i] = logit - log(sum over the vocabulary of exp(logit))
-// Equal logits rank by lowest id. NaN counts as -inf, +inf as the largest finite value.
+// Equal logits rank by lowest id. NaN counts as -inf, +inf as the largest finite bf16.
 //
 // A row's bits depend on that row alone: partial sums cover fixed runs of 1024 ids and are added in
 // a fixed order, whatever the number of rows.

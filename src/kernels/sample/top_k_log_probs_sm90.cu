@@ -23,8 +23,8 @@ cudaError_t top_k_log_probs(const TopKLogProbsParams& params, cudaStream_t strea
                                  reinterpret_cast<float*>(workspace + config.maxima_offset)};
   const dim3 grid(static_cast<unsigned>(config.blocks_per_row),
                   static_cast<unsigned>(params.num_rows));
-  return launch_dependent(params.logits_are_bf16 ? top_k_log_probs_kernel<__nv_bfloat16>
-                                                 : top_k_log_probs_kernel<float>,
+  return launch_dependent(params.logits_are_bf16 ? top_k_log_probs_kernel<Bf16Logits, 5>
+                                                 : top_k_log_probs_kernel<FloatLogits, 4>,
                           grid, dim3(kTopKThreads), 0, kernel_params, stream);
 }
 

@@ -118,8 +118,9 @@ __global__ __launch_bounds__(32) void accept_path_kernel(AcceptPathParams params
       params.history[static_cast<int64_t>(seq) * params.history_stride + history_len + lane] =
           token;
     }
-    if (lane == end.emitted - 1) params.anchors[seq] = token;
+    if (lane == end.emitted - 1 && end.reason == kAcceptNone) params.anchors[seq] = token;
   }
+  if (lane == 0 && end.reason != kAcceptNone) params.anchors[seq] = -1;
   if (lane < params.max_path) write_place(params, seq * params.max_path + lane, place);
   if (lane == 0) {
     params.num_emitted[seq] = end.emitted;

@@ -32,7 +32,7 @@ struct AcceptPathParams {
   int32_t* history = nullptr;             // [num_seqs, history_stride], appended; or null
   int32_t* history_len = nullptr;         // [num_seqs], advanced
   int32_t* context_len = nullptr;         // [num_seqs], advanced by the emitted count
-  int32_t* anchors = nullptr;             // [num_seqs]: the last emitted token
+  int32_t* anchors = nullptr;             // [num_seqs]: the last emitted token; -1 once finished
   int32_t* accepted_rows = nullptr;       // [num_seqs, max_path] out; -1 beyond num_emitted
   int32_t* emitted = nullptr;             // [num_seqs, max_path] out; -1 beyond num_emitted
   int32_t* num_emitted = nullptr;         // [num_seqs] out; 0 for empty batch places

@@ -11,17 +11,10 @@ namespace coppice::kernels {
 
 inline constexpr int kBuildTreeThreads = 128;
 inline constexpr unsigned kFullWarp = 0xffffffffu;
-inline constexpr int kNoCandidate = INT32_MIN;
 
-// Signed key with the order of the floats; kNoCandidate unless score > -inf. No -0 among scores.
-__device__ __forceinline__ int score_key(float score) {
-  const int bits = __float_as_int(score);
-  return score > -INFINITY ? bits ^ ((bits >> 31) & 0x7fffffff) : kNoCandidate;
-}
-
-__device__ __forceinline__ float score_of_key(int key) {
-  return __int_as_float(key ^ ((key >> 31) & 0x7fffffff));
-}
+// Scores are at most +0 and never -0 or NaN, so the smallest bit pattern is the best score; -inf is
+// the largest and stands for "no candidate".
+inline constexpr uint32_t kNoCandidate = 0xff800000u;
 
 // Ranks along a path, one byte a depth, first depth in the highest byte: rank + 1, 0 where the path
 // has ended. Integer order is the order of rank tuples.
@@ -42,139 +35,180 @@ struct RankTuple {
   }
 };
 
-// Table of log-probabilities in shared memory, padded with -inf so that a missing sibling or child
-// gives no candidate: row `depth limit` and column k.
-struct ScoreTable {
-  const float* rows;
-  int stride;  // k + 1
+// What taking a candidate leads to, by its table index (depth - 1) * k + rank; -inf where there is
+// no sibling or child.
+struct __align__(16) Step {
+  float own;    // log-probability of the candidate
+  float next;   // of its next sibling, at index + 1
+  float below;  // of its first child, at index `child`
+  uint32_t child;
 };
 
-// A candidate: slot << 16 | depth << 8 | rank.
-__device__ __forceinline__ uint32_t depth_of(uint32_t info) {
-  return (info >> 8) & 0xff;
+// A taken node: the candidate below it, its link (parent << 16 | table index) and its score.
+struct __align__(16) Record {
+  uint32_t child_score;
+  uint32_t child_index;
+  uint32_t link;
+  uint32_t score;
+};
+
+__device__ __forceinline__ uint32_t index_of(uint32_t link) {
+  return link & 0xffff;
 }
-__device__ __forceinline__ uint32_t rank_of(uint32_t info) {
-  return info & 0xff;
+__device__ __forceinline__ uint32_t parent_of(uint32_t link) {
+  return link >> 16;
 }
 
-// A node: x = parent | depth << 16 | rank << 24, y = score bits.
-__device__ __forceinline__ uint2 make_record(uint32_t parent, uint32_t info, int key) {
-  return {parent | depth_of(info) << 16 | rank_of(info) << 24, __float_as_uint(score_of_key(key))};
-}
+// The best candidate of a lane. `slots` has the bit of its slot and of any slot that ties with it.
+struct Front {
+  uint32_t score;
+  uint32_t link;
+  uint32_t slots;
+};
 
-// What taking candidate `info` with score `key` leaves behind.
-__device__ __forceinline__ void continue_candidate(const ScoreTable& table, int key, uint32_t info,
-                                                   int& sibling, int& child) {
-  const float score = score_of_key(key);
-  const float* row = table.rows + (depth_of(info) - 1) * static_cast<uint32_t>(table.stride);
-  const float own = row[rank_of(info)];
-  const float next = row[rank_of(info) + 1];
-  const float below = row[table.stride];
-  sibling = score_key(__fadd_rn(__fsub_rn(score, own), next));
-  child = score_key(__fadd_rn(score, below));
-}
-
-// Among candidates with key `top`: the one with the smallest rank tuple. Returns its lane and, in
-// that lane, its info.
 template <int kSlots>
-__device__ __forceinline__ int resolve_tie(const int (&key)[kSlots], const uint32_t (&info)[kSlots],
-                                           int top, const uint2* records, uint32_t& winner) {
-  const auto lane = threadIdx.x & 31;
-  __syncwarp();
-  RankTuple best{~0ull, ~0ull};
-  uint32_t tied = 0;
+__device__ __forceinline__ Front lane_front(const uint32_t (&score)[kSlots],
+                                            const uint32_t (&link)[kSlots]) {
+  Front front{score[0], link[0], 1};
 #pragma unroll
-  for (int s = 0; s < kSlots; ++s) tied |= key[s] == top ? 1u << s : 0u;
-  for (; tied != 0; tied &= tied - 1) {
+  for (int s = 1; s < kSlots; ++s) {
+    front.slots |= score[s] == front.score ? 1u << s : 0u;
+    front.slots = score[s] < front.score ? 1u << s : front.slots;
+    front.link = score[s] < front.score ? link[s] : front.link;
+    front.score = min(front.score, score[s]);
+  }
+  return front;
+}
+
+// One predicated store: a branch here would lengthen every round.
+__device__ __forceinline__ void store_record(Record* record, bool store, uint32_t child_score,
+                                             uint32_t child_index, uint32_t link, uint32_t score) {
+  asm volatile(
+      "{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %0, 0;\n\t"
+      "@p st.shared.v4.u32 [%1], {%2, %3, %4, %5};\n\t}" ::"r"(static_cast<uint32_t>(store)),
+      "r"(static_cast<uint32_t>(__cvta_generic_to_shared(record))), "r"(child_score),
+      "r"(child_index), "r"(link), "r"(score)
+      : "memory");
+}
+
+// Lanes with `tied` bring several candidates of equal score. Leaves one bit in the slots of one
+// lane, the candidate with the smallest rank tuple, and sets its link; every other lane gets no
+// bits.
+template <int kSlots>
+__device__ __forceinline__ void resolve_tie(const uint32_t (&links)[kSlots], bool tied, int k,
+                                            const Record* records, Front& front) {
+  const auto width = static_cast<uint32_t>(k);
+  RankTuple best{~0ull, ~0ull};
+  uint32_t best_slot = 0;
+  for (uint32_t rest = tied ? front.slots : 0u; rest != 0; rest &= rest - 1) {
+    const uint32_t bit = rest & (0u - rest);
     uint32_t candidate = 0;
 #pragma unroll
-    for (int s = kSlots - 1; s >= 0; --s) candidate = (tied & (1u << s)) != 0 ? info[s] : candidate;
+    for (int s = 0; s < kSlots; ++s) candidate = bit == 1u << s ? links[s] : candidate;
     RankTuple tuple;
-    tuple.set(depth_of(candidate), rank_of(candidate));
-    for (uint32_t node = (candidate >> 16) * 32 + lane; node != 0;) {
-      const uint32_t record = records[node].x;
-      tuple.set((record >> 16) & 0xff, record >> 24);
-      node = record & 0xffff;
+    uint32_t link = candidate;
+    while (true) {
+      tuple.set(index_of(link) / width + 1, index_of(link) % width);
+      if (parent_of(link) == 0) break;
+      link = records[parent_of(link)].link;
     }
     if (tuple.less(best)) {
       best = tuple;
-      winner = candidate;
+      best_slot = bit;
+      front.link = candidate;
     }
   }
   const uint32_t words[4] = {
       static_cast<uint32_t>(best.high >> 32), static_cast<uint32_t>(best.high),
       static_cast<uint32_t>(best.low >> 32), static_cast<uint32_t>(best.low)};
-  bool leading = true;
+  bool leading = tied;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const uint32_t word = leading ? words[i] : ~0u;
-    leading = leading && word == __reduce_min_sync(kFullWarp, word);
+    const uint32_t least = __reduce_min_sync(kFullWarp, word);
+    leading = leading && word == least;
   }
-  return __ffs(static_cast<int>(__ballot_sync(kFullWarp, leading))) - 1;
+  front.slots = leading ? best_slot : 0u;
 }
 
-// One warp: grows the tree, fills records[1 .. n], returns n.
+// One warp: grows the tree, fills records[1 .. n], returns n. The loop is one chain of latencies:
+// the warp's best score (a reduction), the exchange of what its lane knows about the child (through
+// the record, in shared memory), the lanes' new fronts. Table reads are issued a round ahead; ties
+// and the end leave the straight path.
 template <int kSlots>
-__device__ __forceinline__ int grow_tree(const ScoreTable& table, int budget, float min_score,
-                                         uint2* records) {
-  const auto lane = static_cast<int>(threadIdx.x & 31);
-  int key[kSlots];
-  uint32_t info[kSlots];
+__device__ __forceinline__ int grow_tree(const Step* table, int k, int budget, float min_score,
+                                         Record* records) {
+  const auto lane = threadIdx.x & 31;
+  uint32_t score[kSlots];
+  uint32_t link[kSlots];
 #pragma unroll
   for (int s = 0; s < kSlots; ++s) {
-    key[s] = kNoCandidate;
-    info[s] = static_cast<uint32_t>(s) << 16 | 1u << 8;
+    score[s] = kNoCandidate;
+    link[s] = (static_cast<uint32_t>(s) * 32 + lane) << 16;
   }
-  if (lane == 0) key[0] = score_key(table.rows[0]);
-  const int floor = max(score_key(min_score + 0.0f), kNoCandidate + 1);
-  int taken = 0;
+  if (lane == 0) score[0] = __float_as_uint(table[0].own);
+  if (min_score > 0) return 0;
+  const uint32_t floor =
+      min_score <= 0 ? min(__float_as_uint(min_score + 0.0f), kNoCandidate - 1) : kNoCandidate - 1;
+  Front front = lane_front<kSlots>(score, link);
+  Step step = table[index_of(front.link)];
   for (int node = 1; node <= budget; ++node) {
-    int best = key[0];
-    uint32_t best_info = info[0];
-    int copies = 1;
-#pragma unroll
-    for (int s = 1; s < kSlots; ++s) {
-      copies = key[s] == best ? 2 : copies;
-      if (key[s] > best) {
-        best = key[s];
-        best_info = info[s];
-        copies = 1;
-      }
+    const uint32_t top = __reduce_min_sync(kFullWarp, front.score);
+    bool leads = front.score == top;
+    const float own = __uint_as_float(front.score);
+    uint32_t sibling = __float_as_uint(__fadd_rn(__fsub_rn(own, step.own), step.next));
+    const uint32_t child = __float_as_uint(__fadd_rn(own, step.below));
+    store_record(records + node, leads, child, step.child, front.link, top);
+    __syncwarp();
+    uint2 below = *reinterpret_cast<const uint2*>(records + node);
+    const unsigned leaders = __ballot_sync(kFullWarp, leads);
+    bool irregular = top > floor || (leaders & (leaders - 1)) != 0;
+    if (kSlots > 1) {
+      const bool twice = leads && (front.slots & (front.slots - 1)) != 0;
+      irregular = __any_sync(kFullWarp, twice) || irregular;
     }
-    int sibling, child;
-    continue_candidate(table, best, best_info, sibling, child);
-    const int top = __reduce_max_sync(kFullWarp, best);
-    if (top < floor) break;
-    const unsigned leaders = __ballot_sync(kFullWarp, best == top);
-    bool tie = (leaders & (leaders - 1)) != 0;
-    if (kSlots > 1) tie = tie || __any_sync(kFullWarp, best == top && copies > 1);
-    int winner = __ffs(static_cast<int>(leaders)) - 1;
-    if (tie) {
-      winner = resolve_tie<kSlots>(key, info, top, records, best_info);
-      continue_candidate(table, top, best_info, sibling, child);
+    if (irregular) {
+      if (top > floor) return node - 1;
+      resolve_tie<kSlots>(link, leads, k, records, front);
+      leads = front.slots != 0;
+      step = table[index_of(front.link)];
+      sibling = __float_as_uint(__fadd_rn(__fsub_rn(own, step.own), step.next));
+      store_record(records + node, leads, __float_as_uint(__fadd_rn(own, step.below)), step.child,
+                   front.link, top);
+      __syncwarp();
+      below = *reinterpret_cast<const uint2*>(records + node);
     }
-    const int child_key = __shfl_sync(kFullWarp, child, winner);
-    const uint32_t won = __shfl_sync(kFullWarp, best_info, winner);
     // Bit masks, not compared indices: the arrays stay in registers.
-    const uint32_t taken_slot = lane == winner ? 1u << (won >> 16) : 0u;
-    const uint32_t new_slot = lane == (node & 31) ? 1u << (node / 32) : 0u;
+    const uint32_t taken_slot = leads ? front.slots : 0u;
+    const uint32_t new_slot = (static_cast<unsigned>(node) & 31) == lane ? 1u << (node / 32) : 0u;
+    const uint32_t new_link = static_cast<uint32_t>(node) << 16 | below.y;
 #pragma unroll
     for (int s = 0; s < kSlots; ++s) {
-      if ((taken_slot & (1u << s)) != 0) {
-        key[s] = sibling;
-        info[s] = won + 1;
-      }
-      if ((new_slot & (1u << s)) != 0) {
-        key[s] = child_key;
-        info[s] = static_cast<uint32_t>(s) << 16 | (depth_of(won) + 1) << 8;
-      }
+      score[s] = (taken_slot & (1u << s)) != 0 ? sibling : score[s];
+      link[s] += (taken_slot >> s) & 1u;
+      score[s] = (new_slot & (1u << s)) != 0 ? below.x : score[s];
+      link[s] = (new_slot & (1u << s)) != 0 ? new_link : link[s];
     }
-    if (lane == winner) {
-      records[node] = make_record((won >> 16) * 32 + static_cast<uint32_t>(winner), won, top);
-    }
-    taken = node;
+    front = lane_front<kSlots>(score, link);
+    step = table[index_of(front.link)];
   }
-  return taken;
+  return budget;
+}
+
+// Fills the table; depths beyond `limit` do not exist. All threads.
+__device__ __forceinline__ void load_table(const float* log_probs, int k, int limit, Step* table,
+                                           int entries) {
+  const auto at = [&](int row, int column) {
+    if (row >= limit || column >= k) return -INFINITY;
+    return fminf(fmaxf(log_probs[row * k + column], -INFINITY), 0.0f) + 0.0f;
+  };
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x); i < entries; i += kBuildTreeThreads) {
+    const int row = i / k;
+    const int column = i % k;
+    table[i] = {at(row, column), at(row, column + 1), at(row + 1, 0),
+                static_cast<uint32_t>(min((row + 1) * k, entries - 1))};
+  }
 }
 
 // Block b: the tree of sequence b. All threads load and store, the first warp grows.
@@ -182,35 +216,34 @@ template <int kSlots>
 __global__ __launch_bounds__(kBuildTreeThreads) void build_tree_kernel(BuildTreeParams params) {
   extern __shared__ __align__(16) unsigned char memory[];
   __shared__ int shared_count;
-  const int stride = params.k + 1;
+  const int k = params.k;
   const int max_nodes = params.trees.max_nodes;
-  auto* records = reinterpret_cast<uint2*>(memory);
-  auto* rows = reinterpret_cast<float*>(records + max_nodes + 1);
-  auto* ids = reinterpret_cast<int32_t*>(rows + (params.depth + 1) * stride);
+  const int entries = params.depth * k + 1;  // one more: what follows the last rank
+  auto* records = reinterpret_cast<Record*>(memory);
+  auto* table = reinterpret_cast<Step*>(records + max_nodes + 1);
+  auto* ids = reinterpret_cast<int32_t*>(table + entries);
   const auto seq = static_cast<int>(blockIdx.x);
   const auto thread = static_cast<int>(threadIdx.x);
   grid_dependency_wait();
   grid_dependency_launch();
+  const int64_t source = static_cast<int64_t>(seq) * params.depth * k;
+#pragma unroll 4
+  for (int i = thread; i < params.depth * k; i += kBuildTreeThreads) {
+    ids[i] = params.ids[source + i];
+  }
   const int32_t anchor = params.anchors[seq];
-  int limit = params.depth_limits == nullptr ? params.depth : params.depth_limits[seq];
-  limit = min(max(limit, 0), params.depth);
+  const int limit = params.depth_limits == nullptr
+                        ? params.depth
+                        : min(max(params.depth_limits[seq], 0), params.depth);
   const int budget = min(params.budgets[seq], max_nodes);
   const float min_score = params.min_scores == nullptr ? -INFINITY : params.min_scores[seq];
-  const float* log_probs = params.log_probs + static_cast<int64_t>(seq) * params.depth * params.k;
-  const int32_t* source_ids = params.ids + static_cast<int64_t>(seq) * params.depth * params.k;
-  const int columns = min(params.k, max(budget, 1));
-#pragma unroll 4
-  for (int i = thread; i < (params.depth + 1) * stride; i += kBuildTreeThreads) {
-    const int row = i / stride;
-    const int column = i % stride;
-    const bool inside = row < limit && column < columns;
-    rows[i] = inside ? log_probs[row * params.k + column] + 0.0f : -INFINITY;
-    if (inside) ids[row * params.k + column] = source_ids[row * params.k + column];
-  }
+  load_table(params.log_probs + source, k, limit, table, entries);
   __syncthreads();
   if (thread < 32) {
-    const int count =
-        anchor < 0 ? -1 : grow_tree<kSlots>(ScoreTable{rows, stride}, budget, min_score, records);
+    int count = -1;
+    if (anchor >= 0) {
+      count = grow_tree<kSlots>(table, k, budget, min_score, records);
+    }
     if (thread == 0) {
       shared_count = count;
       params.trees.counts[seq] = count;
@@ -219,13 +252,13 @@ __global__ __launch_bounds__(kBuildTreeThreads) void build_tree_kernel(BuildTree
   __syncthreads();
   const int64_t base = static_cast<int64_t>(seq) * (max_nodes + 1);
   for (int node = thread; node <= shared_count; node += kBuildTreeThreads) {
-    const uint2 record = node == 0 ? uint2{0, 0} : records[node];
-    const auto depth = static_cast<int>((record.x >> 16) & 0xff);
-    params.trees.tokens[base + node] =
-        node == 0 ? anchor : ids[(depth - 1) * params.k + static_cast<int>(record.x >> 24)];
-    params.trees.parents[base + node] = node == 0 ? -1 : static_cast<int>(record.x & 0xffff);
-    params.trees.depths[base + node] = depth;
-    params.trees.scores[base + node] = __uint_as_float(record.y);
+    const bool root = node == 0;
+    const uint32_t link = root ? 0 : records[node].link;
+    const auto index = static_cast<int>(link & 0xffff);
+    params.trees.tokens[base + node] = root ? anchor : ids[index];
+    params.trees.parents[base + node] = root ? -1 : static_cast<int>(link >> 16);
+    params.trees.depths[base + node] = root ? 0 : index / k + 1;
+    params.trees.scores[base + node] = root ? 0.0f : __uint_as_float(records[node].score);
   }
 }
 

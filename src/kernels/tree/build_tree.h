@@ -11,7 +11,7 @@ namespace coppice::kernels {
 
 struct BuildTreeParams {
   const int32_t* ids = nullptr;           // [num_seqs, depth, k]; row d-1 proposes for depth d
-  const float* log_probs = nullptr;       // [num_seqs, depth, k], descending along k
+  const float* log_probs = nullptr;       // [num_seqs, depth, k], descending along k; above 0: 0
   const int32_t* anchors = nullptr;       // [num_seqs] root tokens; negative: empty batch place
   const int32_t* budgets = nullptr;       // [num_seqs] nodes without the root; clamped to max_nodes
   const int32_t* depth_limits = nullptr;  // [num_seqs], or null: depth

@@ -9,10 +9,9 @@ BuildTreeConfig choose_build_tree(int depth, int k, int max_nodes) {
     config.slots = slots;
     break;
   }
-  const auto table = static_cast<size_t>(depth + 1) * static_cast<size_t>(k + 1) * 4;
-  const auto ids = static_cast<size_t>(depth) * static_cast<size_t>(k) * 4;
-  const auto records = static_cast<size_t>(max_nodes + 1) * 8;
-  config.shared_bytes = records + table + ids;
+  const auto entries = static_cast<size_t>(depth) * static_cast<size_t>(k);
+  const auto records = static_cast<size_t>(max_nodes + 1) * 16;
+  config.shared_bytes = records + (entries + 1) * 16 + entries * 4;
   return config;
 }
 

@@ -2,12 +2,12 @@
 // number of rows) with most expected tokens per millisecond, then writes ragged rows, sequence by
 // sequence, root first, and inert rows up to num_rows.
 //
-// Cut: nodes of all sequences are ranked by score (ties: lower sequence, then lower node); a bucket
-// of R rows keeps the R - (live sequences) best. Scores do not increase in pop order (but for
-// rounding: a tree keeps as many nodes as it has among the best), so what is kept of a tree is a
-// prefix of it. A bucket's worth is (live sequences + sum of exp(score) of the kept nodes) /
-// cost_ms; inside the 0.01-nat score class that the bucket cuts, nodes count with the class's mean.
-// Equal worth: the smaller bucket index. Without a cost table only num_rows limits.
+// Cut: a node is worth exp(score) * calibration[depth]. The trees are merged by the worth of their
+// next nodes (ties: lower sequence), best first, until the bucket is full: R rows keep R - (live
+// sequences) nodes, of every tree a prefix. The bucket with the largest (live sequences + worth of
+// the kept nodes) / cost_ms wins (ties: the first). Sums are integers in units of 2^-18, so they do
+// not depend on an order; with several sequences, nodes of the 0.01-nat class that a bucket cuts
+// count with the mean of their class. Without a cost table only num_rows limits.
 #pragma once
 
 #include "kernels/tree/tree_arrays.h"
@@ -15,14 +15,14 @@
 namespace coppice::kernels {
 
 struct CompileTreeParams {
-  TreeArrays trees;
+  TreeArrays trees;                       // counts is lowered to what is kept
   const int32_t* context_len = nullptr;   // [num_seqs] tokens in the cache; the root's position
   const int32_t* block_tables = nullptr;  // [num_seqs, max_blocks] blocks of 64 slots
   const float* cost_ms = nullptr;         // [num_buckets], or null: one bucket of num_rows
-  const int32_t* bucket_rows =
-      nullptr;          // [num_buckets], with cost_ms; larger than num_rows: unused
-  int num_buckets = 0;  // 0 to 32
-  int num_seqs = 0;     // 0 to 512
+  const int32_t* bucket_rows = nullptr;   // [num_buckets], with cost_ms; above num_rows: unused
+  const float* calibration = nullptr;     // [max_path], or null: 1
+  int num_buckets = 0;                    // 0 to 32
+  int num_seqs = 0;                       // 0 to 512; times max_nodes at most 14,000
   int max_blocks = 0;
   int num_rows = 0;                // T: rows written, at least the number of live sequences
   int max_path = 0;                // at least the depth of any tree + 1; at most 32
@@ -37,6 +37,7 @@ struct CompileTreeParams {
                                    // the row itself; -1 beyond path_len
   int32_t* row_offsets = nullptr;  // [num_seqs + 1] out
   int32_t* chosen = nullptr;       // [2] out: bucket index (-1 without a table), live rows; or null
+  int32_t* ticket = nullptr;       // [1] workspace, zero between calls
 };
 
 // Enqueues on `stream`; capturable. Returns cudaErrorInvalidValue outside the limits above.

@@ -1,4 +1,4 @@
-// Shared memory of compile_tree. No device code.
+// Instance and shared memory of compile_tree. No device code.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +6,8 @@
 namespace coppice::kernels {
 
 struct CompileTreeConfig {
-  size_t scores_bytes = 0;  // all scores, later the nodes of the score class that is cut
-  size_t shared_bytes = 0;  // scores plus one tree
+  bool single = false;      // one sequence: its own kernel, no histogram
+  size_t shared_bytes = 0;  // merge keys of all nodes (batch), then one tree with its paths
 };
 
 CompileTreeConfig choose_compile_tree(int num_seqs, int max_nodes, int max_path);
