@@ -22,27 +22,34 @@ __device__ __forceinline__ TreeView make_view(int32_t* words, int max_nodes) {
 }
 
 // Copies a whole tree, entries beyond its count included, so that no load waits for the count.
+// Thread `thread` of `threads` that share the work.
 __device__ __forceinline__ void load_tree(const CompileTreeParams& params, const TreeView& view,
-                                          int seq) {
+                                          int seq, int32_t start, int thread, int threads) {
   const int64_t base = static_cast<int64_t>(seq) * (params.trees.max_nodes + 1);
-  const int32_t start = params.context_len[seq];
+  start = max(start, 0);
   const int32_t* blocks = params.block_tables + static_cast<int64_t>(seq) * params.max_blocks;
-  for (int node = static_cast<int>(threadIdx.x); node <= params.trees.max_nodes;
-       node += static_cast<int>(blockDim.x)) {
-    const int position = max(start, 0) + node;
-    const int block = position / kBlockSlots;
-    view.tokens[node] = params.trees.tokens[base + node];
-    view.parents[node] = params.trees.parents[base + node];
-    view.depths[node] = params.trees.depths[base + node];
+  for (int node = thread; node <= params.trees.max_nodes; node += threads) {
+    const int32_t token = params.trees.tokens[base + node];
+    const int32_t parent = params.trees.parents[base + node];
+    const int32_t depth = params.trees.depths[base + node];
+    const int block = (start + node) / kBlockSlots;
     view.slots[node] =
-        block < params.max_blocks ? blocks[block] * kBlockSlots + position % kBlockSlots : -1;
+        block < params.max_blocks ? blocks[block] * kBlockSlots + (start + node) % kBlockSlots : -1;
+    view.tokens[node] = token;
+    view.parents[node] = parent;
+    view.depths[node] = depth;
   }
 }
 
-// All threads, after a barrier on the loaded tree.
-__device__ __forceinline__ void make_paths(const TreeView& view, int count, int max_path) {
-  for (int node = static_cast<int>(threadIdx.x); node <= count;
-       node += static_cast<int>(blockDim.x)) {
+// Barrier 1 .. 15 among `threads` threads of the block.
+__device__ __forceinline__ void named_barrier(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// The threads of load_tree, after a barrier among them.
+__device__ __forceinline__ void make_paths(const TreeView& view, int count, int max_path,
+                                           int thread, int threads) {
+  for (int node = thread; node <= count; node += threads) {
     int32_t* path = view.paths + node * max_path;
     const int depth = min(view.depths[node], max_path - 1);
     for (int i = depth + 1; i < max_path; ++i) path[i] = -1;
@@ -55,8 +62,7 @@ __device__ __forceinline__ void make_paths(const TreeView& view, int count, int 
 }
 
 __device__ __forceinline__ void write_rows(const CompileTreeParams& params, const TreeView& view,
-                                           int seq, int first, int rows) {
-  const int32_t start = params.context_len[seq];
+                                           int seq, int32_t start, int first, int rows) {
   for (int node = static_cast<int>(threadIdx.x); node < rows;
        node += static_cast<int>(blockDim.x)) {
     const int row = first + node;

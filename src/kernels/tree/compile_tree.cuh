@@ -51,16 +51,16 @@ struct Batch {
   int nodes;  // of all trees
 };
 
-// Every warp, the same result.
-__device__ __forceinline__ Batch count_batch(const CompileTreeParams& params) {
-  int live = 0;
-  int nodes = 0;
-  for (int s = static_cast<int>(threadIdx.x) & 31; s < params.num_seqs; s += 32) {
-    const int count = __ldcg(params.trees.counts + s);
-    live += count >= 0;
-    nodes += max(count, 0);
-  }
-  return {__reduce_add_sync(kAllLanes, live), __reduce_add_sync(kAllLanes, nodes)};
+// Lane b's bucket, loaded before it is needed.
+struct Bucket {
+  int rows;
+  float cost;
+};
+
+__device__ __forceinline__ Bucket load_bucket(const CompileTreeParams& params) {
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+  if (params.cost_ms == nullptr || lane >= params.num_buckets) return {-1, 1.0f};
+  return {params.bucket_rows[lane], params.cost_ms[lane]};
 }
 
 struct Choice {
@@ -68,26 +68,19 @@ struct Choice {
   int capacity;  // nodes to keep
 };
 
-// One warp: lane b brings the expected tokens of bucket b when it keeps `capacity` nodes.
+// One warp: expected(n) is the worth in units of the n best nodes.
 template <typename Expected>
-__device__ __forceinline__ Choice choose_bucket(const CompileTreeParams& params, const Batch& batch,
-                                                Expected&& expected) {
+__device__ __forceinline__ Choice choose_bucket(int num_rows, const Bucket& bucket,
+                                                const Batch& batch, Expected&& expected) {
   const int lane = static_cast<int>(threadIdx.x) & 31;
-  int capacity = max(params.num_rows - batch.live, 0);
-  if (params.cost_ms == nullptr) return {-1, min(capacity, batch.nodes)};
-  float rate = -1.0f;
-  int own = 0;
-  if (lane < params.num_buckets) {
-    const int rows = params.bucket_rows[lane];
-    const float cost = params.cost_ms[lane];
-    own = min(rows - batch.live, batch.nodes);
-    if (own >= 0 && rows <= params.num_rows) {
-      rate = __fdiv_rn(static_cast<float>(batch.live) + expected(own) / kWorthUnits, cost);
-    }
+  const int own = min(bucket.rows - batch.live, batch.nodes);
+  uint64_t key = 0;
+  if (own >= 0 && bucket.rows <= num_rows) {
+    const float tokens = static_cast<float>(batch.live) + expected(own) / kWorthUnits;
+    key = ranked_key(__fdiv_rn(tokens, bucket.cost), static_cast<uint32_t>(lane));
   }
-  const uint64_t best =
-      warp_max(rate >= 0 ? ranked_key(rate, static_cast<uint32_t>(lane)) : uint64_t{0});
-  if (best == 0) return {-1, min(capacity, batch.nodes)};
+  const uint64_t best = warp_max(key);
+  if (best == 0) return {-1, min(max(num_rows - batch.live, 0), batch.nodes)};
   const int winner = static_cast<int>(ranked_key_index(best));
   return {winner, __shfl_sync(kAllLanes, own, winner)};
 }
@@ -272,6 +265,17 @@ __device__ __forceinline__ int count_kept(const float* keys, int max_nodes, int 
   return __reduce_add_sync(kAllLanes, kept);
 }
 
+// Every warp, the same result, from node counts in shared memory.
+__device__ __forceinline__ Batch count_batch(const int* node_counts, int num_seqs) {
+  int live = 0;
+  int nodes = 0;
+  for (int s = static_cast<int>(threadIdx.x) & 31; s < num_seqs; s += 32) {
+    live += node_counts[s] >= 0;
+    nodes += max(node_counts[s], 0);
+  }
+  return {__reduce_add_sync(kAllLanes, live), __reduce_add_sync(kAllLanes, nodes)};
+}
+
 // grid: one block per sequence (at least one)
 __global__ __launch_bounds__(kCompileThreads) void compile_batch_kernel(
     const __grid_constant__ CompileTreeParams params) {
@@ -293,20 +297,25 @@ __global__ __launch_bounds__(kCompileThreads) void compile_batch_kernel(
   __syncthreads();
   grid_dependency_wait();
   grid_dependency_launch();
-  for (int s = thread; s < params.num_seqs; s += kCompileThreads) {
-    rows_of[s] = __ldcg(params.trees.counts + s);
-  }
-  const int count = seq < params.num_seqs ? __ldcg(params.trees.counts + seq) : -1;
-  if (seq < params.num_seqs) load_tree(params, view, seq);
+  const Bucket bucket = load_bucket(params);
+  const int32_t start = seq < params.num_seqs ? params.context_len[seq] : 0;
+  const int32_t own_count = thread < params.num_seqs ? __ldcg(params.trees.counts + thread) : 0;
   load_worth(params, shared, keys);
-  const Batch batch = count_batch(params);
+  // The last warps take the tree: with few sequences they have nothing else to do.
+  if (seq < params.num_seqs) {
+    load_tree(params, view, seq, start, kCompileThreads - 1 - thread, kCompileThreads);
+  }
+  if (thread < params.num_seqs) rows_of[thread] = own_count;
   __syncthreads();
   // Whoever draws the last ticket knows that all blocks have read the counts.
   const int drawn = thread == 0 ? atomicAdd(params.ticket, 1) : 0;
-  make_paths(view, count, params.max_path);
+  const int count = seq < params.num_seqs ? rows_of[seq] : -1;
+  const Batch batch = count_batch(rows_of, params.num_seqs);
+  make_paths(view, count, params.max_path, thread, kCompileThreads);
   scan_classes(shared);
-  const Choice choice = choose_bucket(
-      params, batch, [&](int capacity) { return expected_units(shared, batch, capacity); });
+  const Choice choice = choose_bucket(params.num_rows, bucket, batch, [&](int capacity) {
+    return expected_units(shared, batch, capacity);
+  });
   const Cut cut = find_cut(shared, batch, choice.capacity, keys, total, list);
   // Rows of every sequence: the kept nodes and the root, 0 for an empty place.
   for (int s = thread / 32; s < params.num_seqs; s += kCompileWarps) {
@@ -322,7 +331,7 @@ __global__ __launch_bounds__(kCompileThreads) void compile_batch_kernel(
   }
   first = __reduce_add_sync(kAllLanes, first);
   live_rows = __reduce_add_sync(kAllLanes, live_rows);
-  if (count >= 0) write_rows(params, view, seq, first, rows_of[seq]);
+  if (count >= 0) write_rows(params, view, seq, start, first, rows_of[seq]);
   write_padding(params, live_rows);
   if (thread == 0 && seq < params.num_seqs) params.row_offsets[seq] = first;
   const bool last = thread == 0 && drawn == static_cast<int>(gridDim.x) - 1;
@@ -342,28 +351,38 @@ __global__ __launch_bounds__(kCompileThreads) void compile_batch_kernel(
 // ---- One sequence: pop order is the merge order
 
 // First warp: prefix[n] = worth in units of the first n nodes. Returns the choice.
-__device__ __forceinline__ Choice cut_single(const CompileTreeParams& params, const Batch& batch,
-                                             uint32_t* prefix) {
+__device__ __forceinline__ Choice cut_single(const CompileTreeParams& params, int count,
+                                             const Bucket& bucket, uint32_t* prefix) {
+  constexpr int kUnroll = 4;
   const int lane = static_cast<int>(threadIdx.x);
+  const int max_nodes = params.trees.max_nodes;
   uint32_t carry = 0;
   if (lane == 0) prefix[0] = 0;
-  for (int begin = 0; begin < batch.nodes; begin += 32) {
-    const int node = begin + lane + 1;
-    uint32_t units = 0;
-    if (node <= batch.nodes) {
-      const int depth = params.calibration == nullptr ? 0 : params.trees.depths[node];
-      units = worth_units(log_worth(params, params.trees.scores[node], depth));
+  for (int begin = 0; begin < max_nodes; begin += kUnroll * 32) {
+    float scores[kUnroll];
+    int depths[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int node = min(begin + u * 32 + lane + 1, max_nodes);
+      scores[u] = params.trees.scores[node];
+      depths[u] = params.calibration == nullptr ? 0 : params.trees.depths[node];
     }
 #pragma unroll
-    for (int hop = 1; hop < 32; hop *= 2) {
-      const uint32_t from = __shfl_up_sync(kAllLanes, units, hop);
-      if (lane >= hop) units += from;
+    for (int u = 0; u < kUnroll; ++u) {
+      const int node = begin + u * 32 + lane + 1;
+      if (begin + u * 32 >= count) break;
+      uint32_t units = node <= count ? worth_units(log_worth(params, scores[u], depths[u])) : 0u;
+#pragma unroll
+      for (int hop = 1; hop < 32; hop *= 2) {
+        const uint32_t from = __shfl_up_sync(kAllLanes, units, hop);
+        if (lane >= hop) units += from;
+      }
+      if (node <= count) prefix[node] = carry + units;
+      carry += __shfl_sync(kAllLanes, units, 31);
     }
-    if (node <= batch.nodes) prefix[node] = carry + units;
-    carry += __shfl_sync(kAllLanes, units, 31);
   }
   __syncwarp();
-  return choose_bucket(params, batch,
+  return choose_bucket(params.num_rows, bucket, {1, count},
                        [&](int capacity) { return static_cast<float>(prefix[capacity]); });
 }
 
@@ -378,19 +397,19 @@ __global__ __launch_bounds__(kSingleThreads) void compile_single_kernel(
   grid_dependency_wait();
   grid_dependency_launch();
   const int count = params.trees.counts[0];
-  load_tree(params, view, 0);
-  if (thread < 32 && count >= 0) {
-    const Choice choice = cut_single(params, {1, count}, prefix);
+  const int32_t start = params.context_len[0];
+  if (thread >= 32) {
+    load_tree(params, view, 0, start, thread - 32, kSingleThreads - 32);
+    named_barrier(1, kSingleThreads - 32);
+    make_paths(view, count, params.max_path, thread - 32, kSingleThreads - 32);
+  } else {
+    const Bucket bucket = load_bucket(params);
+    const Choice choice = cut_single(params, count, bucket, prefix);
     if (thread == 0) shared_choice = choice;
   }
   __syncthreads();
-  int rows = 0;
-  if (count >= 0) {
-    make_paths(view, count, params.max_path);
-    rows = shared_choice.capacity + 1;
-    __syncthreads();
-    write_rows(params, view, 0, 0, rows);
-  }
+  const int rows = count >= 0 ? shared_choice.capacity + 1 : 0;
+  write_rows(params, view, 0, start, 0, rows);
   write_padding(params, rows);
   if (thread != 0) return;
   if (count >= 0) params.trees.counts[0] = rows - 1;
