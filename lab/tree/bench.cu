@@ -310,7 +310,7 @@ void bench_commit(int batch, int budget) {
   a.finite = finite->get();
   a.slots = bench.compile.slots;
   a.block_tables = bench.tables->get();
-  a.prompt_len = a.min_tokens = zero->get();
+  a.prompt_len = zero->get();
   a.max_tokens = most->get();
   a.stop_ids = stops->get();
   a.history_len = history_len->get();

@@ -4,7 +4,8 @@
 #include <functional>
 
 #include "device.h"
-#include "kernels/sample/launch.cuh"
+#include "kernels/common/grid_dependency.cuh"
+#include "kernels/common/launch.h"
 
 namespace lab {
 namespace {
@@ -111,8 +112,7 @@ void bench_edges() {
   const double plain = time_in_graph(
       2 * kPairs, [&](int, cudaStream_t stream) { step_kernel<<<1, 128, 0, stream>>>(params); });
   const double dependent = time_in_graph(2 * kPairs, [&](int, cudaStream_t stream) {
-    LAB_CUDA(
-        coppice::kernels::launch_dependent(step_kernel, dim3(1), dim3(128), 0, params, stream));
+    LAB_CUDA(coppice::kernels::launch_dependent(step_kernel, dim3(1), 128, 0, stream, params));
   });
   std::printf("one-block kernel in a chain: plain edge %.2f us, programmatic edge %.2f us\n", plain,
               dependent);

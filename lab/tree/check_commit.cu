@@ -1,10 +1,9 @@
-// accept_path, move_kv and gather_rows against the host.
+// accept_path and move_kv against the host.
 #include <cstring>
 #include <random>
 
 #include "checks.h"
 #include "device.h"
-#include "kernels/kv/gather_rows.h"
 #include "kernels/kv/move_kv.h"
 #include "kernels/tree/accept_path.h"
 #include "reference.h"
@@ -17,7 +16,7 @@ using namespace coppice::kernels;
 int check_accept(int num_seqs, int max_nodes, std::mt19937& rng) {
   const int max_path = 16, max_blocks = 8, max_stop = 4, stride = 600;
   std::vector<int32_t> tokens, parents, depths, counts, offsets{0}, choices, finite, slots, tables;
-  std::vector<int32_t> prompt_len, min_tokens, max_tokens, stop_ids, history, history_len, context;
+  std::vector<int32_t> prompt_len, max_tokens, stop_ids, history, history_len, context;
   std::vector<int32_t> anchors;
   std::vector<Tree> trees;
   std::vector<int> kept;
@@ -64,7 +63,6 @@ int check_accept(int num_seqs, int max_nodes, std::mt19937& rng) {
     }
     prompt_len.push_back(100);
     history_len.push_back(100 + static_cast<int32_t>(rng() % 50));
-    min_tokens.push_back(static_cast<int32_t>(rng() % 60));
     max_tokens.push_back(static_cast<int32_t>(20 + rng() % 60));
     for (int i = 0; i < max_stop; ++i) {
       stop_ids.push_back(i < 2 ? static_cast<int32_t>(rng() % 12) : -1);
@@ -75,7 +73,7 @@ int check_accept(int num_seqs, int max_nodes, std::mt19937& rng) {
   DeviceArray<int32_t> d_tokens(tokens), d_parents(parents), d_depths(depths), d_counts(counts);
   DeviceArray<float> d_scores(tokens.size());
   DeviceArray<int32_t> d_offsets(offsets), d_choices(choices), d_finite(finite), d_slots(slots);
-  DeviceArray<int32_t> d_tables(tables), d_prompt(prompt_len), d_min(min_tokens), d_max(max_tokens);
+  DeviceArray<int32_t> d_tables(tables), d_prompt(prompt_len), d_max(max_tokens);
   DeviceArray<int32_t> d_stop(stop_ids), d_history(history), d_history_len(history_len);
   DeviceArray<int32_t> d_context(context), d_anchors(anchors);
   const size_t places = static_cast<size_t>(num_seqs) * max_path;
@@ -91,7 +89,6 @@ int check_accept(int num_seqs, int max_nodes, std::mt19937& rng) {
   p.slots = d_slots.get();
   p.block_tables = d_tables.get();
   p.prompt_len = d_prompt.get();
-  p.min_tokens = d_min.get();
   p.max_tokens = d_max.get();
   p.stop_ids = d_stop.get();
   p.history = d_history.get();
@@ -126,8 +123,7 @@ int check_accept(int num_seqs, int max_nodes, std::mt19937& rng) {
       const std::vector<int32_t> f(finite.begin() + offsets[s], finite.begin() + offsets[s + 1]);
       const std::vector<int32_t> stops(stop_ids.begin() + s * max_stop,
                                        stop_ids.begin() + s * max_stop + 2);
-      want = reference_accept(trees[s], kept[s], c, f, stops, history_len[s] - 100, min_tokens[s],
-                              max_tokens[s]);
+      want = reference_accept(trees[s], kept[s], c, f, stops, history_len[s] - 100, max_tokens[s]);
     }
     ++reasons[want.reason];
     const int e = static_cast<int>(want.emitted.size());
@@ -194,29 +190,6 @@ int check_move(int row_bytes, int num_planes, int num_pairs, std::mt19937& rng) 
   return failures;
 }
 
-int check_gather(int row_bytes, int stride, std::mt19937& rng) {
-  const int source_rows = 50, count = 20;
-  std::vector<char> source(static_cast<size_t>(source_rows) * stride);
-  for (char& c : source) c = static_cast<char>(rng());
-  std::vector<int32_t> rows(count);
-  for (int32_t& r : rows) r = rng() % 4 == 0 ? -1 : static_cast<int32_t>(rng() % source_rows);
-  DeviceArray<char> d_source(source), out(static_cast<size_t>(count) * stride, 0x5A);
-  DeviceArray<int32_t> d_rows(rows);
-  LAB_CUDA(gather_rows({d_source.get(), out.get(), d_rows.get(), stride, stride, row_bytes, count},
-                       nullptr));
-  const auto got = out.host();
-  int failures = 0;
-  for (int i = 0; i < count; ++i) {
-    for (int b = 0; b < stride; ++b) {
-      const bool written = rows[i] >= 0 && b < row_bytes;
-      const char want = written ? source[static_cast<size_t>(rows[i]) * stride + b] : 0x5A;
-      failures += got[static_cast<size_t>(i) * stride + b] != want;
-    }
-  }
-  std::printf("gather_rows %d B of %d: %d failures\n", row_bytes, stride, failures);
-  return failures;
-}
-
 }  // namespace
 
 int check_commit(bool quick) {
@@ -234,9 +207,6 @@ int check_commit(bool quick) {
     failures += check_move(2048, 128, 128, rng);
     failures += check_move(320, 6, 33, rng);
   }
-  failures += check_gather(14336, 14336, rng);
-  failures += check_gather(1532, 1600, rng);
-  failures += check_gather(6, 10, rng);
   return failures;
 }
 

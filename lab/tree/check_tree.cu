@@ -196,7 +196,7 @@ int check_compile(const Batch& b, const DeviceTrees& trees, int num_rows, bool w
       std::printf("  bucket %d is worth %f, best %f\n", chosen[0], got, best);
       ++failures;
     }
-    if (chosen[0] >= 0) capacity = bucket_rows[chosen[0]] - live;
+    capacity = chosen[0] >= 0 ? bucket_rows[chosen[0]] - live : 0;
   } else {
     failures += chosen[0] != -1;
   }
@@ -241,7 +241,7 @@ int check_compile(const Batch& b, const DeviceTrees& trees, int num_rows, bool w
   failures += offsets[b.num_seqs] != row || chosen[1] != row;
   for (; row < num_rows; ++row) {
     bool inert = token_ids[row] == -1 && positions[row] == 0 && slots[row] == -1 &&
-                 seqs[row] == -1 && nodes[row] == 0 && kv_len[row] == 0 && path_len[row] == 0;
+                 seqs[row] == -1 && nodes[row] == -1 && kv_len[row] == 0 && path_len[row] == 0;
     for (int d = 0; d < max_path; ++d) {
       inert = inert && path[static_cast<size_t>(row) * max_path + d] == -1;
     }

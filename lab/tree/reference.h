@@ -38,7 +38,7 @@ inline TopK reference_top_k(const std::vector<float>& logits, int k) {
   for (float x : clean) sum += std::exp(x - maximum);
   TopK out;
   for (size_t i = 0; i < n; ++i) {
-    out.ids.push_back(order[i]);
+    out.ids.push_back(clean[order[i]] > -INFINITY ? order[i] : -1);
     out.log_probs.push_back(clean[order[i]] - maximum - std::log(sum));
   }
   return out;
@@ -201,7 +201,11 @@ inline int32_t reference_sample(const std::vector<float>& logits, const SampleSp
   std::sort(order.begin(), order.end(),
             [&](int a, int b) { return x[a] != x[b] ? x[a] > x[b] : a < b; });
   const float maximum = x[order[0]];
-  if (spec.temperature == 0 || !(maximum > -INFINITY)) return order[0];
+  for (float value : logits) {
+    if (!std::isfinite(value)) return -1;
+  }
+  if (!(maximum > -INFINITY)) return -1;
+  if (spec.temperature == 0) return order[0];
   if (spec.top_k > 0 && spec.top_k < static_cast<int>(order.size())) order.resize(spec.top_k);
   if (spec.top_p < 1) {
     double total = 0;
@@ -241,7 +245,7 @@ struct Accepted {
 inline Accepted reference_accept(const Tree& tree, int kept, const std::vector<int32_t>& choices,
                                  const std::vector<int32_t>& finite,
                                  const std::vector<int32_t>& stop_ids, int emitted_before,
-                                 int min_tokens, int max_tokens) {
+                                 int max_tokens) {
   Accepted out;
   int at = 0;
   while (true) {
@@ -253,8 +257,7 @@ inline Accepted reference_accept(const Tree& tree, int kept, const std::vector<i
     const int before = emitted_before + static_cast<int>(out.emitted.size());
     out.path.push_back(at);
     out.emitted.push_back(token);
-    if (before >= min_tokens &&
-        std::find(stop_ids.begin(), stop_ids.end(), token) != stop_ids.end()) {
+    if (std::find(stop_ids.begin(), stop_ids.end(), token) != stop_ids.end()) {
       out.reason = 1;
       return out;
     }

@@ -2,9 +2,9 @@
 // reads and the writes: no order of copies to get wrong.
 #pragma once
 
+#include "kernels/common/grid_dependency.cuh"
 #include "kernels/kv/move_kv.h"
 #include "kernels/kv/move_kv_config.h"
-#include "kernels/sample/launch.cuh"
 
 namespace coppice::kernels {
 

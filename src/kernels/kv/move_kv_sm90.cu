@@ -1,3 +1,4 @@
+#include "kernels/common/launch.h"
 #include "kernels/kv/move_kv.cuh"
 
 namespace coppice::kernels {
@@ -9,11 +10,15 @@ cudaError_t move_kv(const MoveKvParams& params, cudaStream_t stream) {
   if (!legal) return cudaErrorInvalidValue;
   if (params.num_pairs == 0 || params.num_planes == 0) return cudaSuccess;
   const MoveKvConfig config = choose_move_kv(params.row_bytes, params.num_pairs);
+  const cudaError_t status =
+      cudaFuncSetAttribute(move_kv_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           static_cast<int>(config.shared_bytes));
+  if (status != cudaSuccess) return status;
   const MoveKvKernelParams kernel_params{params, config.columns};
   const dim3 grid(static_cast<unsigned>(config.blocks_per_plane),
                   static_cast<unsigned>(params.num_planes));
-  return launch_dependent(move_kv_kernel, grid, dim3(kMoveKvThreads), config.shared_bytes,
-                          kernel_params, stream);
+  return launch_dependent(move_kv_kernel, grid, kMoveKvThreads, config.shared_bytes, stream,
+                          kernel_params);
 }
 
 }  // namespace coppice::kernels

@@ -2,7 +2,7 @@
 // not depend on their order.
 #pragma once
 
-#include "kernels/sample/launch.cuh"
+#include "kernels/common/grid_dependency.cuh"
 #include "kernels/sample/order_key.cuh"
 #include "kernels/sample/sample_greedy.h"
 
@@ -77,8 +77,9 @@ __global__ __launch_bounds__(kGreedyThreads) void sample_greedy_kernel(SampleGre
   __threadfence();
   if (atomicAdd(&state->arrivals, 1) != static_cast<int>(gridDim.x) - 1) return;
   __threadfence();
-  params.choices[row] = static_cast<int32_t>(ranked_key_index(__ldcg(&state->best)));
-  params.finite[row] = __ldcg(&state->not_finite) == 0;
+  const bool fine = __ldcg(&state->not_finite) == 0;
+  params.choices[row] = fine ? static_cast<int32_t>(ranked_key_index(__ldcg(&state->best))) : -1;
+  params.finite[row] = fine;
   *state = {};
 }
 

@@ -15,7 +15,7 @@ struct SampleGreedyParams {
   int num_rows = 0;                     // 0 to max_rows
   int vocab_size = 0;                   // a multiple of 4
   int max_rows = 0;                     // the workspace was sized for
-  int32_t* choices = nullptr;           // [num_rows] out; NaN never wins
+  int32_t* choices = nullptr;           // [num_rows] out; -1 if the row is not finite
   int32_t* finite = nullptr;            // [num_rows] out: 0 if the row holds NaN or infinity
   void* workspace = nullptr;            // sample_greedy_workspace_bytes, 16-byte aligned
 };

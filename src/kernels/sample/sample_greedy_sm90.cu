@@ -1,3 +1,4 @@
+#include "kernels/common/launch.h"
 #include "kernels/sample/sample_greedy.cuh"
 
 namespace coppice::kernels {
@@ -14,7 +15,7 @@ cudaError_t sample_greedy(const SampleGreedyParams& params, cudaStream_t stream)
   if (params.num_rows == 0) return cudaSuccess;
   const int segments = (params.vocab_size + kGreedySegment - 1) / kGreedySegment;
   const dim3 grid(static_cast<unsigned>(segments), static_cast<unsigned>(params.num_rows));
-  return launch_dependent(sample_greedy_kernel, grid, dim3(kGreedyThreads), 0, params, stream);
+  return launch_dependent(sample_greedy_kernel, grid, kGreedyThreads, 0, stream, params);
 }
 
 }  // namespace coppice::kernels

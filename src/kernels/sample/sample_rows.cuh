@@ -3,7 +3,7 @@
 // finds the class where the prefix ends, the ids of that class are listed and decide exactly.
 #pragma once
 
-#include "kernels/sample/launch.cuh"
+#include "kernels/common/grid_dependency.cuh"
 #include "kernels/sample/order_key.cuh"
 #include "kernels/sample/philox.cuh"
 #include "kernels/sample/sample_adjust.cuh"
@@ -12,6 +12,7 @@
 namespace coppice::kernels {
 
 inline constexpr int kSampleThreads = 1024;
+inline constexpr int kHistoryThreads = 256;
 inline constexpr int kSampleWarps = kSampleThreads / 32;
 inline constexpr int kSampleClasses = 2048;
 inline constexpr float kSampleClassesPerNat = 64.0f;
@@ -384,8 +385,9 @@ __device__ __forceinline__ void sample_row(const SampleRowsParams& params, Sampl
     best = block_max(shared, best);
   }
   if (threadIdx.x == 0) {
-    params.choices[row] = static_cast<int32_t>(ranked_key_index(best));
-    params.finite[row] = !bad;
+    const bool fine = !bad && maximum > -INFINITY;
+    params.choices[row] = fine ? static_cast<int32_t>(ranked_key_index(best)) : -1;
+    params.finite[row] = fine;
   }
 }
 
@@ -418,7 +420,7 @@ __global__ __launch_bounds__(kSampleThreads, 1) void sample_rows_kernel(
 
 // grid: (parts, num_seqs). kClear undoes what the other instance counted.
 template <bool kClear>
-__global__ __launch_bounds__(256) void count_history_kernel(
+__global__ __launch_bounds__(kHistoryThreads) void count_history_kernel(
     const __grid_constant__ SampleRowsParams params) {
   grid_dependency_wait();
   grid_dependency_launch();
@@ -428,9 +430,9 @@ __global__ __launch_bounds__(256) void count_history_kernel(
   uint32_t* counts = params.token_counts + static_cast<int64_t>(seq) * params.vocab_size;
   const int prompt_len = params.prompt_len[seq];
   const int end = min(params.history_len[seq], params.history_stride);
-  const int step = static_cast<int>(gridDim.x) * 256;
-  for (int i = static_cast<int>(blockIdx.x) * 256 + static_cast<int>(threadIdx.x); i < end;
-       i += step) {
+  const int step = static_cast<int>(gridDim.x) * kHistoryThreads;
+  for (int i = static_cast<int>(blockIdx.x) * kHistoryThreads + static_cast<int>(threadIdx.x);
+       i < end; i += step) {
     const int32_t id = history[i];
     if (id < 0 || id >= params.vocab_size) continue;
     if (kClear) {

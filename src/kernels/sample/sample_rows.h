@@ -47,9 +47,10 @@ struct SampleRowsParams {
   int max_stop_ids = 0;
   int num_seqs = 0;
   int num_rows = 0;
-  int vocab_size = 0;                // a multiple of 4, at most 2^18
-  int32_t* choices = nullptr;        // [num_rows] out
-  int32_t* finite = nullptr;         // [num_rows] out: 0 if the row's logits hold NaN or infinity
+  int vocab_size = 0;          // a multiple of 4, at most 2^18
+  int32_t* choices = nullptr;  // [num_rows] out
+  int32_t* finite = nullptr;   // [num_rows] out: 0 if the row's logits hold NaN or infinity, or
+                               // all ids are banned; the choice is -1 then
   uint32_t* token_counts = nullptr;  // workspace [num_seqs, vocab_size], zero between calls
 };
 

@@ -1,3 +1,4 @@
+#include "kernels/common/launch.h"
 #include "kernels/sample/sample_rows.cuh"
 
 namespace coppice::kernels {
@@ -9,14 +10,18 @@ cudaError_t sample_rows(const SampleRowsParams& params, cudaStream_t stream) {
   if (!legal) return cudaErrorInvalidValue;
   if (params.num_rows == 0 || params.num_seqs == 0) return cudaSuccess;
   const dim3 history_grid(8, static_cast<unsigned>(params.num_seqs));
-  cudaError_t status =
-      launch_dependent(count_history_kernel<false>, history_grid, dim3(256), 0, params, stream);
+  cudaError_t status = launch_dependent(count_history_kernel<false>, history_grid, kHistoryThreads,
+                                        0, stream, params);
   if (status != cudaSuccess) return status;
   const size_t shared_bytes = sizeof(SampleShared) + sample_rows_marks_bytes(params.vocab_size);
-  status = launch_dependent(sample_rows_kernel, dim3(static_cast<unsigned>(params.num_rows)),
-                            dim3(kSampleThreads), shared_bytes, params, stream);
+  status = cudaFuncSetAttribute(sample_rows_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                static_cast<int>(shared_bytes));
   if (status != cudaSuccess) return status;
-  return launch_dependent(count_history_kernel<true>, history_grid, dim3(256), 0, params, stream);
+  status = launch_dependent(sample_rows_kernel, dim3(static_cast<unsigned>(params.num_rows)),
+                            kSampleThreads, shared_bytes, stream, params);
+  if (status != cudaSuccess) return status;
+  return launch_dependent(count_history_kernel<true>, history_grid, kHistoryThreads, 0, stream,
+                          params);
 }
 
 }  // namespace coppice::kernels

@@ -5,8 +5,8 @@
 
 #include <cuda_bf16.h>
 
+#include "kernels/common/grid_dependency.cuh"
 #include "kernels/sample/block_top_k.cuh"
-#include "kernels/sample/launch.cuh"
 #include "kernels/sample/order_key.cuh"
 #include "kernels/sample/top_k_log_probs.h"
 #include "kernels/sample/top_k_log_probs_config.h"
@@ -147,9 +147,9 @@ __device__ __forceinline__ void reduce_chunk(const TopKKernelParams& params, int
   }
 }
 
-// log-sum-exp of the row from one chunk's (maximum, sum) per thread. All threads get the result;
-// the order of additions is fixed.
-__device__ __forceinline__ float merge_sums(const float2& own, float* scratch) {
+// Maximum and logarithm of the sum of exp(x - maximum) over the row, from one chunk per thread. All
+// threads get the result; the order of additions is fixed.
+__device__ __forceinline__ float2 merge_sums(const float2& own, float* scratch) {
   const int lane = static_cast<int>(threadIdx.x) & 31;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   constexpr int kWarps = kTopKThreads / 32;
@@ -173,7 +173,7 @@ __device__ __forceinline__ float merge_sums(const float2& own, float* scratch) {
   sum = scratch[kWarps];
 #pragma unroll
   for (int i = 1; i < kWarps; ++i) sum = __fadd_rn(sum, scratch[kWarps + i]);
-  return __fadd_rn(base, logf(sum));
+  return {base, logf(sum)};
 }
 
 // Group maxima of a thread: groups threadIdx.x + i * kTopKThreads.
@@ -317,7 +317,7 @@ __device__ __noinline__ void list_exactly(const TopKKernelParams& params, int ro
 }
 
 // Writes the k largest of a list of at most kTopKThreads keys in order.
-__device__ __forceinline__ void write_top_k(BlockTopK& shared, int k, int id_offset, float shift,
+__device__ __forceinline__ void write_top_k(BlockTopK& shared, int k, int id_offset, float2 log_sum,
                                             int32_t* ids, float* values) {
   const int n = shared.count;
   const int thread = static_cast<int>(threadIdx.x);
@@ -325,8 +325,10 @@ __device__ __forceinline__ void write_top_k(BlockTopK& shared, int k, int id_off
     const uint64_t key = shared.list[thread];
     const int rank = count_greater(shared.list, n, key);
     if (rank < k) {
-      ids[rank] = static_cast<int32_t>(ranked_key_index(key)) + id_offset;
-      values[rank] = __fsub_rn(ranked_key_value(key), shift);
+      const float value = ranked_key_value(key);
+      const bool possible = value > -INFINITY;
+      ids[rank] = possible ? static_cast<int32_t>(ranked_key_index(key)) + id_offset : -1;
+      values[rank] = __fsub_rn(__fsub_rn(value, log_sum.x), log_sum.y);
     }
   } else if (thread < k) {
     ids[thread] = -1;
@@ -349,16 +351,17 @@ __device__ __forceinline__ void finish_row(const TopKKernelParams& params, int r
   for (int i = 0; i < kMaximaPerThread; ++i) {
     maxima.values[i] = maxima.inside(i) ? __ldcg(source + maxima.group(i)) : -INFINITY;
   }
-  const float log_sum_exp = merge_sums(sum, scratch);
+  const float2 log_sum = merge_sums(sum, scratch);
   if (!list_by_value<Logits>(params, row, maxima, shared, groups)) {
     list_exactly<Logits>(params, row, maxima, shared, groups);
   }
   shrink_list(shared, params.op.k);
   const int64_t out = static_cast<int64_t>(row) * params.op.k;
   write_top_k(shared, params.op.k, params.op.vocab_offset,
-              params.op.keep_logits ? 0.0f : log_sum_exp, params.op.ids + out,
+              params.op.keep_logits ? float2{0, 0} : log_sum, params.op.ids + out,
               params.op.log_probs + out);
-  if (thread == 0 && params.op.log_sum_exp != nullptr) params.op.log_sum_exp[row] = log_sum_exp;
+  if (thread == 0 && params.op.log_sum_exp != nullptr)
+    params.op.log_sum_exp[row] = __fadd_rn(log_sum.x, log_sum.y);
 }
 
 // grid: (blocks per row, rows)
@@ -402,7 +405,7 @@ __global__ __launch_bounds__(kTopKThreads) void merge_top_k_kernel(MergeTopKPara
     const float part = params.log_sum_exp[s * params.num_rows + row];
     sum = __fadd_rn(sum, exp2_approx(__fmul_rn(__fsub_rn(part, base), kLog2E)));
   }
-  const float log_sum_exp = __fadd_rn(base, logf(sum));
+  const float2 log_sum = {base, logf(sum)};
   if (threadIdx.x == 0) shared.count = 0;
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < params.num_shards * params.k; i += kTopKThreads) {
@@ -413,8 +416,7 @@ __global__ __launch_bounds__(kTopKThreads) void merge_top_k_kernel(MergeTopKPara
         ranked_key(params.logits[at], static_cast<uint32_t>(params.ids[at]));
   }
   shrink_list(shared, params.k);
-  write_top_k(shared, params.k, 0, log_sum_exp,
-              params.out_ids + static_cast<int64_t>(row) * params.k,
+  write_top_k(shared, params.k, 0, log_sum, params.out_ids + static_cast<int64_t>(row) * params.k,
               params.out_log_probs + static_cast<int64_t>(row) * params.k);
 }
 

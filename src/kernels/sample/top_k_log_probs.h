@@ -23,8 +23,8 @@ struct TopKLogProbsParams {
   int vocab_offset = 0;          // added to every id
   int k = 0;                     // 1 to 64
   int max_rows = 0;              // the workspace was sized for
-  int32_t* ids = nullptr;        // [num_rows, k]; -1 beyond the vocabulary
-  float* log_probs = nullptr;    // [num_rows, k]; -inf beyond the vocabulary
+  int32_t* ids = nullptr;        // [num_rows, k]; -1 where the logit is -inf
+  float* log_probs = nullptr;    // [num_rows, k]
   float* log_sum_exp = nullptr;  // [num_rows], or null
   void* workspace = nullptr;     // top_k_log_probs_workspace_bytes, 128-byte aligned
 };

@@ -1,3 +1,4 @@
+#include "kernels/common/launch.h"
 #include "kernels/sample/top_k_log_probs.cuh"
 
 namespace coppice::kernels {
@@ -25,7 +26,7 @@ cudaError_t top_k_log_probs(const TopKLogProbsParams& params, cudaStream_t strea
                   static_cast<unsigned>(params.num_rows));
   return launch_dependent(params.logits_are_bf16 ? top_k_log_probs_kernel<Bf16Logits, 5>
                                                  : top_k_log_probs_kernel<FloatLogits, 4>,
-                          grid, dim3(kTopKThreads), 0, kernel_params, stream);
+                          grid, kTopKThreads, 0, stream, kernel_params);
 }
 
 cudaError_t merge_top_k(const MergeTopKParams& params, cudaStream_t stream) {
@@ -34,7 +35,7 @@ cudaError_t merge_top_k(const MergeTopKParams& params, cudaStream_t stream) {
   if (!legal) return cudaErrorInvalidValue;
   if (params.num_rows == 0) return cudaSuccess;
   return launch_dependent(merge_top_k_kernel, dim3(static_cast<unsigned>(params.num_rows)),
-                          dim3(kTopKThreads), 0, params, stream);
+                          kTopKThreads, 0, stream, params);
 }
 
 }  // namespace coppice::kernels

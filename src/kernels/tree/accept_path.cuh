@@ -2,7 +2,7 @@
 // is a chase of at most max_path links, then one lane per accepted row.
 #pragma once
 
-#include "kernels/sample/launch.cuh"
+#include "kernels/common/grid_dependency.cuh"
 #include "kernels/tree/accept_path.h"
 
 namespace coppice::kernels {
@@ -63,7 +63,7 @@ __device__ __forceinline__ PathEnd settle(const AcceptPathParams& params, int se
     }
     if (!finite) {
       reason = kAcceptNotFinite;
-    } else if (stop && before >= params.min_tokens[seq]) {
+    } else if (stop) {
       reason = kAcceptStop;
     } else if (before + 1 >= params.max_tokens[seq]) {
       reason = kAcceptLength;

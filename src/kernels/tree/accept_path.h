@@ -26,7 +26,6 @@ struct AcceptPathParams {
   const int32_t* slots = nullptr;         // [T]
   const int32_t* block_tables = nullptr;  // [num_seqs, max_blocks] blocks of 64 slots
   const int32_t* prompt_len = nullptr;    // [num_seqs]: where the output starts in history
-  const int32_t* min_tokens = nullptr;    // [num_seqs]: no stop while fewer have been emitted
   const int32_t* max_tokens = nullptr;    // [num_seqs]
   const int32_t* stop_ids = nullptr;      // [num_seqs, max_stop_ids]; -1: unused
   int32_t* history = nullptr;             // [num_seqs, history_stride], appended; or null

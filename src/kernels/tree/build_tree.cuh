@@ -3,7 +3,7 @@
 // candidate updates two registers and needs no heap.
 #pragma once
 
-#include "kernels/sample/launch.cuh"
+#include "kernels/common/grid_dependency.cuh"
 #include "kernels/tree/build_tree.h"
 #include "kernels/tree/build_tree_config.h"
 

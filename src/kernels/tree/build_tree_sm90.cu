@@ -1,3 +1,4 @@
+#include "kernels/common/launch.h"
 #include "kernels/tree/build_tree.cuh"
 
 namespace coppice::kernels {
@@ -27,8 +28,8 @@ cudaError_t build_tree(const BuildTreeParams& params, cudaStream_t stream) {
   if (!legal) return cudaErrorInvalidValue;
   if (params.num_seqs == 0) return cudaSuccess;
   return launch_dependent(build_tree_instance(config.slots),
-                          dim3(static_cast<unsigned>(params.num_seqs)), dim3(kBuildTreeThreads),
-                          config.shared_bytes, params, stream);
+                          dim3(static_cast<unsigned>(params.num_seqs)), kBuildTreeThreads,
+                          config.shared_bytes, stream, params);
 }
 
 }  // namespace coppice::kernels

@@ -41,11 +41,6 @@ __device__ __forceinline__ void load_tree(const CompileTreeParams& params, const
   }
 }
 
-// Barrier 1 .. 15 among `threads` threads of the block.
-__device__ __forceinline__ void named_barrier(int barrier, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-
 // The threads of load_tree, after a barrier among them.
 __device__ __forceinline__ void make_paths(const TreeView& view, int count, int max_path,
                                            int thread, int threads) {
@@ -90,7 +85,7 @@ __device__ __forceinline__ void write_padding(const CompileTreeParams& params, i
     params.positions[row] = 0;
     params.slots[row] = -1;
     params.seq_of_row[row] = -1;
-    params.node_of_row[row] = 0;
+    params.node_of_row[row] = -1;
     params.kv_len[row] = 0;
     params.path_len[row] = 0;
   }

@@ -5,7 +5,8 @@
 // ends, a list of that class decides exactly.
 #pragma once
 
-#include "kernels/sample/launch.cuh"
+#include "kernels/common/grid_dependency.cuh"
+#include "kernels/common/sync.cuh"
 #include "kernels/sample/order_key.cuh"
 #include "kernels/tree/compile_rows.cuh"
 #include "kernels/tree/compile_tree.h"
@@ -73,14 +74,15 @@ template <typename Expected>
 __device__ __forceinline__ Choice choose_bucket(int num_rows, const Bucket& bucket,
                                                 const Batch& batch, Expected&& expected) {
   const int lane = static_cast<int>(threadIdx.x) & 31;
+  const bool has_table = __any_sync(kAllLanes, bucket.rows >= 0);
   const int own = min(bucket.rows - batch.live, batch.nodes);
   uint64_t key = 0;
-  if (own >= 0 && bucket.rows <= num_rows) {
+  if (bucket.rows >= batch.live && bucket.rows <= num_rows) {
     const float tokens = static_cast<float>(batch.live) + expected(own) / kWorthUnits;
     key = ranked_key(__fdiv_rn(tokens, bucket.cost), static_cast<uint32_t>(lane));
   }
   const uint64_t best = warp_max(key);
-  if (best == 0) return {-1, min(max(num_rows - batch.live, 0), batch.nodes)};
+  if (best == 0) return {-1, has_table ? 0 : min(max(num_rows - batch.live, 0), batch.nodes)};
   const int winner = static_cast<int>(ranked_key_index(best));
   return {winner, __shfl_sync(kAllLanes, own, winner)};
 }
@@ -400,7 +402,7 @@ __global__ __launch_bounds__(kSingleThreads) void compile_single_kernel(
   const int32_t start = params.context_len[0];
   if (thread >= 32) {
     load_tree(params, view, 0, start, thread - 32, kSingleThreads - 32);
-    named_barrier(1, kSingleThreads - 32);
+    named_barrier_sync(1, kSingleThreads - 32);
     make_paths(view, count, params.max_path, thread - 32, kSingleThreads - 32);
   } else {
     const Bucket bucket = load_bucket(params);

@@ -7,7 +7,8 @@
 // sequences) nodes, of every tree a prefix. The bucket with the largest (live sequences + worth of
 // the kept nodes) / cost_ms wins (ties: the first). Sums are integers in units of 2^-18, so they do
 // not depend on an order; with several sequences, nodes of the 0.01-nat class that a bucket cuts
-// count with the mean of their class. Without a cost table only num_rows limits.
+// count with the mean of their class. No allowed
+// bucket: roots only. Without a cost table only num_rows limits.
 #pragma once
 
 #include "kernels/tree/tree_arrays.h"
@@ -30,7 +31,7 @@ struct CompileTreeParams {
   int32_t* positions = nullptr;    // [T] out: context_len + depth; 0
   int32_t* slots = nullptr;        // [T] out: cache slot of position context_len + node; -1
   int32_t* seq_of_row = nullptr;   // [T] out; -1
-  int32_t* node_of_row = nullptr;  // [T] out; 0
+  int32_t* node_of_row = nullptr;  // [T] out; -1
   int32_t* kv_len = nullptr;       // [T] out: context_len; 0
   int32_t* path_len = nullptr;     // [T] out: depth + 1; 0
   int32_t* path = nullptr;         // [T, max_path] out: slots of the ancestors, root first, and of
