@@ -1,8 +1,9 @@
 // A thread pool for decode steps of about 100 us: workers spin briefly between jobs, then sleep.
 // Starting a job allocates nothing and, while the workers spin, makes no system call.
 //
-// parallel_for splits [0, count) into contiguous ranges, one per thread. A result must not depend
-// on the split: every item is computed alone, so the number of threads never shows in the output.
+// parallel_for splits [0, count) into contiguous ranges, a few per thread, taken as threads become
+// free. A result must not depend on the split: every item is computed alone, so the number of
+// threads never shows in the output.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +40,7 @@ class ThreadPool {
   using Call = void (*)(const void* body, std::int64_t begin, std::int64_t end);
   struct State;
   void run(std::int64_t count, std::int64_t min_chunk, Call call, const void* body);
-  void worker(int index);
+  void worker();
 
   int num_threads_;
   std::unique_ptr<State> state_;
