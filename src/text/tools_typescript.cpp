@@ -131,6 +131,16 @@ class FunctionWriter {
     return reference == "#" ? "parameters" : reference.substr(reference.rfind('/') + 1);
   }
 
+  // A name that is defined again keeps its place.
+  void define(const std::string& name, const Json& schema) {
+    for (auto& [key, old] : definitions_) {
+      if (key != name) continue;
+      old = &schema;
+      return;
+    }
+    definitions_.emplace_back(name, &schema);
+  }
+
   const Json* find_definition(const std::string& name) const {
     for (const auto& [key, schema] : definitions_) {
       if (key == name) return schema;
@@ -144,14 +154,11 @@ class FunctionWriter {
     if (const Json* definitions = schema.find("$defs"); definitions != nullptr) {
       if (!definitions->is_object()) throw NoForm{};
       for (const auto& [name, definition] : definitions->as_object()) {
-        std::erase_if(definitions_, [&name = name](const auto& old) { return old.first == name; });
-        definitions_.emplace_back(name, &definition);
+        define(name, definition);
       }
     }
     if (const Json* additional = schema.find("additionalProperties"); additional != nullptr) {
       if (additional->is_object()) check(*additional);
-      if (!additional->is_object() && !additional->is_bool() && !additional->is_null())
-        throw NoForm{};
     }
     if (const Json* properties = schema.find("properties"); properties != nullptr) {
       if (!properties->is_object()) throw NoForm{};
@@ -196,8 +203,9 @@ class FunctionWriter {
   }
 
   std::string definition(const std::string& name, const Json& schema) {
+    if (!schema.is_object()) throw NoForm{};
     check(schema);
-    const std::string description = schema.is_object() ? description_of(schema) : "";
+    const std::string description = description_of(schema);
     return (description.empty() ? "" : comment_lines(description, "") + "\n") + "interface " +
            name + " " + type_text(schema, "");
   }
@@ -257,6 +265,7 @@ class FunctionWriter {
     }
     if (const Json* additional = schema.find("additionalProperties");
         additional != nullptr && !additional->is_null()) {
+      if (!additional->is_object() && !additional->is_bool()) throw NoForm{};
       std::string type = "any";
       if (additional->is_bool() && !additional->as_bool()) type = "never";
       if (additional->is_object()) type = type_text(*additional, inner);
