@@ -4,8 +4,10 @@
 usage: oracle_tokenizer.py tiktoken FOLDER COUNT SEED OUT      a Kimi-style folder (tiktoken.model, tokenizer_config.json)
        oracle_tokenizer.py KIND FOLDER COUNT SEED OUT          KIND qwen3 | llama3 | smollm2 | gpt2: trains a small
                                                                tokenizer of that shape into FOLDER/tokenizer.json
+       oracle_tokenizer.py pieces - COUNT SEED OUT             what the pre-tokenisation patterns cut (Oniguruma)
 
 OUT gets two lines a case: the text as hex (prefixed `s` where special tokens are allowed), and the ids.
+For `pieces` it is the text as hex and one line a pattern (kimi, llama3, qwen3, gpt2, smollm2) with the byte length of each piece.
 """
 import glob
 import json
@@ -102,8 +104,25 @@ def train(kind, folder):
     return lambda text, special: (tokenizer if special else without).encode(text, add_special_tokens=False).ids
 
 
+def write_pieces(count, seed, out):
+    from tokenizers import Regex, pre_tokenizers
+    gpt2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+    split = lambda pattern: pre_tokenizers.Split(Regex(pattern), behavior="isolated", invert=False)
+    cutters = [split(KIMI_PATTERN), split(CL100K % "{1,3}"), split(CL100K % ""), split(gpt2),
+               pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), split(gpt2)])]
+    rng = random.Random(seed)
+    with open(out, "w") as file:
+        for _ in range(count):
+            text = random_text(rng)
+            file.write(text.encode().hex() + "\n")
+            for cutter in cutters:
+                file.write(" ".join(str(len(piece.encode())) for piece, _ in cutter.pre_tokenize_str(text)) + "\n")
+
+
 def main():
     kind, folder, count, seed, out = sys.argv[1:]
+    if kind == "pieces":
+        return write_pieces(int(count), int(seed), out)
     encode = load_tiktoken(folder) if kind == "tiktoken" else train(kind, folder)
     rng = random.Random(int(seed))
     with open(out, "w") as file:

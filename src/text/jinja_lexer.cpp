@@ -11,9 +11,6 @@ namespace {
 
 using Kind = JinjaToken::Kind;
 
-bool is_space(char32_t c) {
-  return (char_class(c) & kPythonSpace) != 0;
-}
 bool is_name_start(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
@@ -27,7 +24,7 @@ std::size_t stripped_end(std::string_view text) {
   for (std::size_t i = 0; i < text.size();) {
     const DecodedChar c = decode_utf8(text, i);
     i += c.length;
-    if (!is_space(c.code_point)) end = i;
+    if (!is_python_space(c.code_point)) end = i;
   }
   return end;
 }
@@ -92,7 +89,7 @@ class Lexer {
     std::size_t end = position_;
     while (end < text_.size()) {
       const DecodedChar c = decode_utf8(text_, end);
-      if (!is_space(c.code_point)) break;
+      if (!is_python_space(c.code_point)) break;
       end += c.length;
     }
     advance_to(end);

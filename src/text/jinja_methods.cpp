@@ -35,17 +35,13 @@ const std::string& text_argument(const JinjaArguments& arguments, std::size_t po
   return value.as_text();
 }
 
-bool is_space_char(char32_t c) {
-  return (char_class(c) & kPythonSpace) != 0;
-}
-
 // Pieces between runs of white space, none of them empty.
 JinjaValue::List split_spaces(const MarkedText& text, std::int64_t limit) {
   JinjaValue::List pieces;
   const std::string& bytes = text.text();
   std::size_t begin = 0;
   const auto skip = [&](std::size_t i, bool space) {
-    while (i < bytes.size() && is_space_char(decode_utf8(bytes, i).code_point) == space) {
+    while (i < bytes.size() && is_python_space(decode_utf8(bytes, i).code_point) == space) {
       i += decode_utf8(bytes, i).length;
     }
     return i;
@@ -203,7 +199,7 @@ JinjaValue string_method(const MarkedText& text, std::string_view name,
   if (name == "join") return join(text, arguments.at(0, "iterable"), budget);
   if (name == "isdigit") return JinjaValue::boolean(all_of_class(bytes, kNumber));
   if (name == "isalpha") return JinjaValue::boolean(all_of_class(bytes, kLetter));
-  if (name == "isspace") return JinjaValue::boolean(all_of_class(bytes, kPythonSpace));
+  if (name == "isspace") return JinjaValue::boolean(all_of_class(bytes, kSpace));
   if (name == "removeprefix" || name == "removesuffix") {
     return remove_affix(text, text_argument(arguments, 0, "affix"), name == "removeprefix");
   }
@@ -257,7 +253,7 @@ MarkedText jinja_strip(const MarkedText& text, std::string_view chars, bool left
   const std::string& bytes = text.text();
   const auto strips = [&](std::size_t at) {
     const DecodedChar c = decode_utf8(bytes, at);
-    if (chars.empty()) return is_space_char(c.code_point);
+    if (chars.empty()) return is_python_space(c.code_point);
     for (std::size_t i = 0; i < chars.size(); i += decode_utf8(chars, i).length) {
       if (decode_utf8(chars, i).code_point == c.code_point) return true;
     }

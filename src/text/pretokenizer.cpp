@@ -156,9 +156,9 @@ Index next_piece(PreTokenizer kind, const Window& w, Index i) {
 // SmolLM2 isolates number characters first; the pattern then sees only what lies between them.
 Index window_end(PreTokenizer kind, const Characters& text, Index i) {
   if (kind != PreTokenizer::kSmolLm) return text.size();
-  if (text.classes[i] & kNumber) return i + 1;
+  if (text.classes[i] & kDigitsStep) return i + 1;
   Index end = i;
-  while (end < text.size() && (text.classes[end] & kNumber) == 0) ++end;
+  while (end < text.size() && (text.classes[end] & kDigitsStep) == 0) ++end;
   return end;
 }
 
@@ -187,7 +187,7 @@ std::vector<Piece> kimi_chunks(std::string_view text, std::uint32_t chunk_chars,
   bool space = false;
   for (std::uint32_t i = 0; i < text.size();) {
     const DecodedChar c = decode_utf8(text, i);
-    const bool is_space = (char_class(c.code_point) & kPythonSpace) != 0;
+    const bool is_space = is_python_space(c.code_point);
     if (chars == chunk_chars) {
       chunks.push_back({current.begin, i});
       current.begin = i;

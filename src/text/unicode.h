@@ -13,14 +13,14 @@ namespace coppice {
 
 // Bits of a character's class byte. Letters are kUpper | kLower | kOtherLetter.
 enum CharClass : std::uint8_t {
-  kUpper = 1,          // \p{Lu}, \p{Lt}
-  kLower = 2,          // \p{Ll}
-  kOtherLetter = 4,    // \p{Lm}, \p{Lo}
-  kMark = 8,           // \p{M}
-  kNumber = 16,        // \p{N}
-  kSpace = 32,         // \s, the White_Space property
-  kHan = 64,           // \p{Han}
-  kPythonSpace = 128,  // str.isspace(): kSpace and U+001C..U+001F
+  kUpper = 1,         // \p{Lu}, \p{Lt}
+  kLower = 2,         // \p{Ll}
+  kOtherLetter = 4,   // \p{Lm}, \p{Lo}
+  kMark = 8,          // \p{M}
+  kNumber = 16,       // \p{N}
+  kSpace = 32,        // \s, the White_Space property
+  kHan = 64,          // \p{Han}
+  kDigitsStep = 128,  // what the "Digits" step of tokenizers isolates (a newer Unicode than \p{N})
 };
 constexpr std::uint8_t kLetter = kUpper | kLower | kOtherLetter;
 
@@ -28,6 +28,10 @@ constexpr std::uint8_t kLetter = kUpper | kLower | kOtherLetter;
 constexpr char32_t kInvalidByte = 0x110000;
 
 std::uint8_t char_class(char32_t code_point);
+// Python's str.isspace().
+inline bool is_python_space(char32_t c) {
+  return (char_class(c) & kSpace) != 0 || (c >= 0x1c && c <= 0x1f);
+}
 
 struct DecodedChar {
   char32_t code_point;

@@ -31,6 +31,7 @@ TEST(PreTokenizer, Kimi) {
   EXPECT_EQ(kimi("x  \n  \n  y"), (Pieces{"x", "  \n  \n", " ", " y"}));
   EXPECT_EQ(kimi(" ...\r\n"), (Pieces{" ...\r\n"}));
   EXPECT_EQ(kimi("\u0301A"), (Pieces{"\u0301", "A"}));
+  EXPECT_EQ(kimi("あAB "), (Pieces{"あ", "AB", " "}));
   EXPECT_EQ(kimi("あ世い"), (Pieces{"あ", "世", "い"}));
 }
 

@@ -64,6 +64,39 @@ TEST(TokenizerOracle, RealKimi) {
   compare_kimi(test::shared_folder() / "data/kimi-k2.5", 5'000, "2");
 }
 
+// The cuts themselves: ids alone hide a wrong cut wherever no merge crosses it.
+TEST(TokenizerOracle, Pieces) {
+  COPPICE_NEEDS_ORACLE();
+  constexpr int kCases = 30'000;
+  constexpr PreTokenizer kKinds[] = {PreTokenizer::kKimi, PreTokenizer::kLlama3,
+                                     PreTokenizer::kQwen2, PreTokenizer::kGpt2,
+                                     PreTokenizer::kSmolLm};
+  test::TemporaryFolder temporary;
+  const fs::path out = temporary.path() / "cases";
+  ASSERT_TRUE(
+      test::run_oracle("oracle_tokenizer.py", {"pieces", "-", std::to_string(kCases), "4", out}));
+  std::ifstream file(out);
+  std::string hex, line;
+  int cases = 0, different = 0;
+  while (std::getline(file, hex)) {
+    const std::string text = from_hex(hex);
+    ++cases;
+    for (const PreTokenizer kind : kKinds) {
+      ASSERT_TRUE(std::getline(file, line));
+      std::string lengths;
+      for (const Piece& piece : pre_tokenize(kind, text)) {
+        lengths += (lengths.empty() ? "" : " ") + std::to_string(piece.end - piece.begin);
+      }
+      if (lengths != line && ++different <= 3) {
+        ADD_FAILURE() << "pattern " << static_cast<int>(kind) << ": " << hex << "\n wanted " << line
+                      << "\n got    " << lengths;
+      }
+    }
+  }
+  EXPECT_EQ(cases, kCases);
+  EXPECT_EQ(different, 0);
+}
+
 class TokenizerJsonOracle : public testing::TestWithParam<const char*> {};
 
 TEST_P(TokenizerJsonOracle, Equal) {

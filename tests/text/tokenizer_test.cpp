@@ -102,8 +102,8 @@ TEST(Tokenizer, RealKimiVectors) {
 TEST(Tokenizer, LongTexts) {
   for (const char unit : {' ', 'a', '\n', '0', '<'}) {
     const std::string text(1'000'000, unit);
-    EXPECT_EQ(tiny().decode(tiny().encode(text)), text);
-    EXPECT_EQ(tiny().decode(tiny().encode(text, true)), text);
+    EXPECT_TRUE(tiny().decode(tiny().encode(text)) == text) << unit;
+    EXPECT_TRUE(tiny().decode(tiny().encode(text, true)) == text) << unit;
   }
 }
 
