@@ -78,6 +78,7 @@ class Engine::Impl {
   const ModelConfig& model_config() const { return runner_.model().config(); }
   std::int64_t max_model_len() const { return max_model_len_; }
   const EngineMetrics& metrics() {
+    metrics_.num_preemptions = scheduler_.num_preemptions();
     metrics_.num_running = scheduler_.num_running();
     metrics_.num_waiting = scheduler_.num_waiting();
     metrics_.num_kv_blocks_used = allocator_.num_used();
@@ -184,8 +185,7 @@ bool Engine::Impl::end(RequestId id, std::optional<std::int64_t> num_output_toke
     const std::int64_t kept = sequence->prompt_len + *num_output_tokens;
     COPPICE_CHECK(*num_output_tokens >= 0 && kept <= std::ssize(sequence->tokens), id, " has ",
                   sequence->num_output(), " tokens, asked to keep ", *num_output_tokens);
-    sequence->num_computed = std::min(sequence->num_computed, kept);
-    if (sequence->place >= 0) scheduler_.index_blocks(*sequence);
+    if (sequence->place >= 0) scheduler_.index_blocks(*sequence, kept);
   }
   if (!live) {
     sequence->num_computed = 0;  // nothing more is indexed when it leaves
@@ -247,7 +247,7 @@ void Engine::Impl::prefill(const StepPlan& plan) {
       sequence.state = SequenceState::kDecode;
       runner_.places().start_decoding(sequence);
     }
-    if (sequence.state != SequenceState::kDecode) scheduler_.index_blocks(sequence);
+    scheduler_.index_blocks(sequence, sequence.prompt_len);
   }
 }
 
@@ -407,14 +407,12 @@ void Engine::Impl::deliver() {
                      .stop_token_id = output.stop_token_id,
                      .stats = &output.stats});
   }
-  // Only now is it certain that no stop string cuts what was computed.
-  for (const PendingOutput& output : outputs)
-    if (Sequence* sequence = scheduler_.find(output.id)) scheduler_.index_blocks(*sequence);
   for (const RequestId id : std::exchange(ended_, {})) {
     Sequence* sequence = scheduler_.find(id);
     if (sequence == nullptr) continue;
     ++metrics_.num_finished;
-    metrics_.num_preemptions += sequence->stats.num_preemptions;
+    // Output is cached at the end only, when it is certain that no stop string cuts it.
+    scheduler_.index_blocks(*sequence, sequence->num_computed);
     scheduler_.remove(*sequence);
   }
 }

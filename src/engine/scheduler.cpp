@@ -69,6 +69,7 @@ void Scheduler::preempt(Sequence& sequence) {
   vacate(sequence);
   sequence.state = SequenceState::kWaiting;
   ++sequence.stats.num_preemptions;
+  ++num_preemptions_;
   if (auto taken = take(running_, sequence)) insert_by_arrival(waiting_, std::move(taken));
 }
 
@@ -188,8 +189,8 @@ std::int64_t Scheduler::batch() const {
   return 0;
 }
 
-void Scheduler::index_blocks(Sequence& sequence) {
-  const std::int64_t full = sequence.num_computed / kBlockSize;
+void Scheduler::index_blocks(Sequence& sequence, std::int64_t num_positions) {
+  const std::int64_t full = std::min(num_positions, sequence.num_computed) / kBlockSize;
   if (!limits_.prefix_caching || full <= sequence.num_indexed_blocks) return;
   std::vector<Provenance> provenance;
   for (std::int64_t i = 0; i < full; ++i)

@@ -58,11 +58,12 @@ class Scheduler {
   void set_reserve(std::int64_t reserve) { limits_.reserve = reserve; }
 
   StepPlan plan();
-  // Names full blocks of computed tokens in the prefix index.
-  void index_blocks(Sequence& sequence);
+  // Names the full blocks of the first num_positions in the prefix index, as far as computed.
+  void index_blocks(Sequence& sequence, std::int64_t num_positions);
 
   std::int64_t num_running() const { return std::ssize(running_); }
   std::int64_t num_waiting() const { return std::ssize(waiting_); }
+  std::int64_t num_preemptions() const { return num_preemptions_; }
   bool has_work() const { return !running_.empty() || !waiting_.empty(); }
 
  private:
@@ -83,6 +84,7 @@ class Scheduler {
   std::vector<std::unique_ptr<Sequence>> running_;  // by arrival
   std::vector<Sequence*> places_;                   // [max_num_seqs]
   bool last_was_prefill_ = false;
+  std::int64_t num_preemptions_ = 0;
 };
 
 }  // namespace coppice

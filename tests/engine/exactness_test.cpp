@@ -26,7 +26,7 @@ std::int64_t wide_run() {
 
 std::vector<Prompt> prompts() {
   if (wide_run() == 0)
-    return {{"code_short", golden_prompt("code_short")}, {"chat_tool", golden_prompt("chat_tool")}};
+    return {{"code_long", golden_prompt("code_long")}, {"chat_tool", golden_prompt("chat_tool")}};
   std::vector<Prompt> all;
   const Json acceptance =
       read_json_file(std::string(COPPICE_SOURCE_DIR) + "/tests/golden/tiny-k2/acceptance.json");
@@ -118,11 +118,15 @@ class ExactnessTest : public ::testing::TestWithParam<double> {};
 TEST_P(ExactnessTest, EveryWayLeavesTheSameBits) {
   auto reference = make_tiny_engine({.speculative = plain()});
   std::map<std::string, Trail> expected;
+  std::int64_t uncertain = 0;  // prompts whose sampled text is not the greedy one
   for (const Prompt& prompt : prompts()) {
     const Request request = make_request(prompt, GetParam());
     expected[prompt.name] = decode(*reference, {}, request);
+    const Trail certain = decode(*reference, {}, make_request(prompt, 0));
+    uncertain += expected[prompt.name].tokens != certain.tokens ? 1 : 0;
     ASSERT_EQ(std::ssize(expected[prompt.name].tokens), request.sampling.max_tokens);
   }
+  EXPECT_EQ(uncertain > 0, GetParam() > 0);
   std::int64_t preemptions = 0, cached = 0;
   for (const Way& way : ways()) {
     auto engine = make_tiny_engine(way.options);
@@ -139,7 +143,8 @@ TEST_P(ExactnessTest, EveryWayLeavesTheSameBits) {
     }
   }
   EXPECT_GT(preemptions, 10);
-  EXPECT_GT(cached, 0);
+  // The held-out prompts are shorter than a block.
+  EXPECT_TRUE(cached > 0 || wide_run() > 0);
 }
 
 TEST_P(ExactnessTest, ScatteredPathsOfAnOracleLeaveTheSameBits) {
@@ -228,8 +233,7 @@ class FaultyBackend : public OpRecorder {
 };
 
 TEST(ExactnessFaultTest, PlantedFaultsAreFoundAndTheFirstOpIsNamed) {
-  const Prompt prompt{"code_short", golden_prompt("code_short")};
-  const Request request = make_request(prompt, 0);
+  const Request request = make_request(prompts()[0], 0);
   OpRecorder* reference_ops = nullptr;
   auto reference = make_tiny_engine({.speculative = plain(), .wrap_backend = [&](auto inner) {
                                        auto made = std::make_unique<OpRecorder>(std::move(inner));
