@@ -235,7 +235,7 @@ TEST(LoadModel, ExpertsInF8AndBf16) {
 // ---- Drafters
 
 // The target's embedding of the mask token was never trained: such a drafter needs its own row.
-TEST(LoadDflash, EmptyMaskEmbeddingIsRefused) {
+TEST(LoadDflash, EmptyMaskEmbeddingIsRefusedAndAmplitudeCanBeSet) {
   Folder target_folder(small_k2_config());
   std::string& table = target_folder.tensors["language_model.model.embed_tokens.weight"].bytes;
   const auto row_bytes = static_cast<std::size_t>(small_k2_config().hidden_size) * sizeof(bf16);
@@ -244,7 +244,15 @@ TEST(LoadDflash, EmptyMaskEmbeddingIsRefused) {
   write_file(dir / "config.json", test::config_json(config));
   test::write_tensors(random_tensors(list_weights(config), kSeed, ""), dir.path().string());
   auto target = target_folder.load();
-  EXPECT_NE(load_dflash_model(backend(), dir.path().string(), *target, kOptions), nullptr);
+  const auto drafter = load_dflash_model(backend(), dir.path().string(), *target, kOptions);
+  EXPECT_FALSE(drafter->config().network.rope.attention_factor.has_value());
+  // The YaRN amplitude can be set from outside: published files do not agree on it.
+  ModelOptions louder = kOptions;
+  louder.draft_attention_factor = 1.4159;
+  EXPECT_DOUBLE_EQ(rope_amplitude(load_dflash_model(backend(), dir.path().string(), *target, louder)
+                                      ->config()
+                                      .network.rope),
+                   1.4159);
 
   table.replace(static_cast<std::size_t>(config.mask_token_id) * row_bytes, row_bytes,
                 std::string(row_bytes, '\0'));
