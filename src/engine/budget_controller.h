@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/engine_config.h"
+#include "engine/row_buckets.h"
 
 namespace coppice {
 
@@ -42,10 +43,7 @@ class BudgetController {
 
   RoundBudgets plan(std::span<const BudgetDemand> demands, std::int64_t batch);
 
-  // Costs by rows, for the device: bucket_rows ascending, as long as cost_ms.
-  static constexpr std::int64_t kNumBuckets = 24;
-  const std::vector<std::int32_t>& bucket_rows() const { return bucket_rows_; }
-  std::vector<float> cost_ms() const;      // drafting included
+  std::vector<float> cost_ms() const;      // [kNumRowBuckets], drafting included; never falls
   std::vector<float> calibration() const;  // [max_depth + 1]
 
   // A measured round. verify_ms is everything but drafting.
@@ -60,20 +58,21 @@ class BudgetController {
   struct Average {
     double value = 0;
     std::int64_t count = 0;
-    void add(double sample);
+    void add(double sample, std::int64_t window);
   };
 
-  bool speculation_pays(std::int64_t num_sequences) const;
+  bool drafting_pays(std::int64_t num_sequences) const;
+  bool auto_drafts(std::int64_t num_sequences);
   std::size_t bucket_of(std::int64_t rows) const;
 
   SpeculativeConfig config_;
   std::int64_t max_depth_, max_rows_;
-  std::vector<std::int32_t> bucket_rows_;
   std::vector<Average> bucket_ms_;
   Average draft_ms_;
   Average drafted_round_ms_;                        // drafting and verifying
   Average tokens_per_round_;                        // of a sequence, when drafting
   std::vector<double> predicted_at_, accepted_at_;  // [max_depth + 1], decayed sums
+  bool paused_ = false;
   std::int64_t paused_rounds_ = 0;
 };
 

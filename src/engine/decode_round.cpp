@@ -1,5 +1,9 @@
 #include "engine/decode_round.h"
 
+#include <algorithm>
+
+#include "engine/row_buckets.h"
+
 namespace coppice {
 namespace {
 
@@ -158,13 +162,13 @@ TreeBuffers DecodeRound::trees(std::int64_t batch) const {
           .counts = all.counts.rows(0, batch)};
 }
 
-// A synchronous backend tells how many rows the cut left, at no cost; elsewhere the step keeps its
-// bucket and the rest is padding.
+// The rows that the cut left. A synchronous backend runs exactly those; elsewhere a captured graph
+// exists for every bucket, and the rest of the bucket is padding.
 std::int64_t DecodeRound::rows_to_verify(const RoundShape& shape) {
-  if (parts_.backend.device() != Device::kCpu) return shape.max_rows;
   std::int32_t rows = 0;
   parts_.backend.download(&rows, parts_.buffers.results.row_offsets.rows(shape.batch, 1));
-  return rows;
+  if (parts_.backend.device() == Device::kCpu) return rows;
+  return std::min(bucket_at_least(rows), shape.max_rows);
 }
 
 void DecodeRound::mark(Verb verb) {

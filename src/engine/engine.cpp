@@ -429,9 +429,11 @@ void Engine::Impl::reset_controller() {
   const bool automatic = speculative.method == SpeculativeMethod::kDdtree && !custom_drafter_ &&
                          speculative.ddtree_budget == kAutoBudget;
   if (!automatic) return;
-  for (std::int64_t rows = 1; rows <= std::min<std::int64_t>(64, runner_.max_verify_rows());
-       rows *= 2)
-    controller_->observe_cost(rows, false, 0, runner_.measure_verify_ms(rows));
+  // Steps that take this long are far from free: the line through the last two will do.
+  constexpr double kLongStepMs = 50;
+  double ms = 0;
+  for (std::int64_t rows = 1; rows <= runner_.max_verify_rows() && ms < kLongStepMs; rows *= 2)
+    controller_->observe_cost(rows, false, 0, ms = runner_.measure_verify_ms(rows));
 }
 
 void Engine::Impl::set_speculative(const SpeculativeConfig& speculative) {

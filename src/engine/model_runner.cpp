@@ -91,7 +91,7 @@ void ModelRunner::set_speculative(const SpeculativeConfig& speculative) {
                       .max_nodes = max_nodes,
                       .max_path = drafter_->max_depth() + 1,
                       .max_blocks = 0,
-                      .num_buckets = BudgetController::kNumBuckets,
+                      .num_buckets = kNumRowBuckets,
                       .feature_size = feature_size};
   const std::int64_t look_ahead = std::max(drafter_->lookahead(), max_nodes + 1);
   sizes.max_blocks = (max_model_len_ + 2 * sizes.max_path + look_ahead) / kBlockSize + 1;
@@ -142,7 +142,7 @@ void ModelRunner::decode(const RoundShape& shape, const RoundBudgets& budgets,
   backend.upload(b.min_scores.rows(0, shape.batch), budgets.min_scores.data());
   if (shape.cut_by_cost) {
     backend.upload(b.cost_ms, controller.cost_ms().data());
-    backend.upload(b.bucket_rows, controller.bucket_rows().data());
+    backend.upload(b.bucket_rows, kRowBuckets.data());
     backend.upload(b.calibration, controller.calibration().data());
   }
   round_->run(shape);
