@@ -121,6 +121,19 @@ TEST(ChatTemplate, SameThingWrittenDifferently) {
   EXPECT_NE(assistant(R"(,"reasoning_content":"why")"), assistant(""));
 }
 
+// Published templates print what get() finds: a null would read "None".
+TEST(ChatTemplate, NullReasoningIsNone) {
+  const ChatTemplate raw("<{{ messages[0].get('reasoning_content', '') }}>", "raw");
+  ChatInput input;
+  for (const char* value : {"null", "\"\""}) {
+    input.messages =
+        json(std::string(R"([{"role":"assistant","reasoning_content":)") + value + "}]");
+    EXPECT_EQ(raw.render(input).text(), "<>");
+  }
+  input.messages = json(R"([{"role":"assistant","reasoning_content":"why"}])");
+  EXPECT_EQ(raw.render(input).text(), "<why>");
+}
+
 TEST(ChatTemplate, ThinkingSwitch) {
   const std::string off = render(kHi, R"({"thinking":false})"), on = render(kHi);
   ASSERT_NE(on, off);
