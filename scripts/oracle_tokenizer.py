@@ -4,6 +4,8 @@
 usage: oracle_tokenizer.py tiktoken FOLDER COUNT SEED OUT      a Kimi-style folder (tiktoken.model, tokenizer_config.json)
        oracle_tokenizer.py KIND FOLDER COUNT SEED OUT          KIND qwen3 | llama3 | smollm2 | gpt2: trains a small
                                                                tokenizer of that shape into FOLDER/tokenizer.json
+       oracle_tokenizer.py smollm2-vocabulary FOLDER COUNT SEED OUT   the vocabulary in FOLDER/vocabulary.json ({tokens, types, merges}
+                                                               as a GGUF file lists them) in SmolLM2's shape
        oracle_tokenizer.py pieces - COUNT SEED OUT             what the pre-tokenisation patterns cut (Oniguruma)
 
 OUT gets two lines a case: the text as hex (prefixed `s` where special tokens are allowed), and the ids.
@@ -104,6 +106,19 @@ def train(kind, folder):
     return lambda text, special: (tokenizer if special else without).encode(text, add_special_tokens=False).ids
 
 
+def load_smollm2(folder):
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    data = json.load(open(os.path.join(folder, "vocabulary.json"), encoding="utf-8"))
+    vocab = {token: i for i, token in enumerate(data["tokens"])}
+    tokenizer = Tokenizer(models.BPE(vocab, [tuple(merge.split(" ")) for merge in data["merges"]]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
+                                                       pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    plain = tokenizer.to_str()
+    tokenizer.add_special_tokens([AddedToken(t, normalized=False) for t, kind in zip(data["tokens"], data["types"]) if kind == 3])
+    without = Tokenizer.from_str(plain)
+    return lambda text, special: (tokenizer if special else without).encode(text, add_special_tokens=False).ids
+
+
 def write_pieces(count, seed, out):
     from tokenizers import Regex, pre_tokenizers
     gpt2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -123,7 +138,10 @@ def main():
     kind, folder, count, seed, out = sys.argv[1:]
     if kind == "pieces":
         return write_pieces(int(count), int(seed), out)
-    encode = load_tiktoken(folder) if kind == "tiktoken" else train(kind, folder)
+    if kind == "tiktoken":
+        encode = load_tiktoken(folder)
+    else:
+        encode = load_smollm2(folder) if kind == "smollm2-vocabulary" else train(kind, folder)
     rng = random.Random(int(seed))
     with open(out, "w") as file:
         for i in range(int(count)):

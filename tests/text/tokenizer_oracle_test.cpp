@@ -4,6 +4,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "io/gguf.h"
+#include "io/json.h"
 #include "tests/text/support/oracle.h"
 #include "text/tokenizer.h"
 
@@ -62,6 +64,29 @@ TEST(TokenizerOracle, TinyK2) {
 
 TEST(TokenizerOracle, RealKimi) {
   compare_kimi(test::shared_folder() / "data/kimi-k2.5", 5'000, "2");
+}
+
+// The GGUF of SmolLM2, where it has been fetched.
+TEST(TokenizerOracle, SmolLm2Gguf) {
+  COPPICE_NEEDS_ORACLE();
+  const fs::path path = test::source_folder() / "models/downloaded/SmolLM2-135M-Instruct.Q4_1.gguf";
+  if (!fs::exists(path)) GTEST_SKIP() << "no " << path << " (make models)";
+  const GgufFile file(path);
+  const GgufVocabulary vocabulary = read_gguf_vocabulary(file.fields());
+  Json data = Json::object();
+  const auto list = [&data](const char* key, const auto& items) {
+    data[key] = Json::array();
+    for (const auto& item : items) data[key].push_back(Json(item));
+  };
+  list("tokens", vocabulary.tokens);
+  list("types", vocabulary.token_types);
+  list("merges", vocabulary.merges);
+  test::TemporaryFolder temporary;
+  std::ofstream(temporary.path() / "vocabulary.json") << write_json(data);
+  const fs::path out = temporary.path() / "cases";
+  ASSERT_TRUE(test::run_oracle("oracle_tokenizer.py",
+                               {"smollm2-vocabulary", temporary.path(), "20000", "5", out}));
+  compare(Tokenizer::from_gguf(vocabulary, path.string()), out, 20'000);
 }
 
 // The cuts themselves: ids alone hide a wrong cut wherever no merge crosses it.
