@@ -42,16 +42,28 @@ __global__ void silu_mul_kernel(SiluMulParams params) {
       __floats2bfloat162_rn(silu_times(gate.x, up.x), silu_times(gate.y, up.y));
 }
 
-__global__ void gather_rows_kernel(GatherRowsParams params) {
-  const std::int64_t i = blockIdx.y;
-  const std::int32_t row = params.rows[i];
-  if (row < 0) return;
-  const auto* src = reinterpret_cast<const std::int32_t*>(static_cast<const char*>(params.src) +
-                                                          row * params.src_stride_bytes);
-  auto* out =
-      reinterpret_cast<std::int32_t*>(static_cast<char*>(params.out) + i * params.out_stride_bytes);
-  const std::int64_t word = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (word < params.row_bytes / 4) out[word] = src[word];
+constexpr int kWarpsPerBlock = kThreads / 32;
+
+__global__ void row_product_kernel(RowProductParams params) {
+  const std::int64_t output = std::int64_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / 32;
+  const std::int64_t head = blockIdx.y, row = blockIdx.z;
+  const int lane = threadIdx.x % 32;
+  if (output >= params.outputs) return;
+  const auto* x =
+      static_cast<const __nv_bfloat16*>(params.x) + row * params.x_stride + head * params.inputs;
+  const auto* weight = static_cast<const __nv_bfloat16*>(params.weight) +
+                       (head * params.outputs + output) * params.inputs;
+  float sum = 0.0f;
+  for (std::int64_t i = lane; i < params.inputs; i += 32)
+    sum = __fmaf_rn(__bfloat162float(x[i]), __bfloat162float(weight[i]), sum);
+  for (int offset = 16; offset > 0; offset /= 2)
+    sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, offset));
+  if (lane != 0) return;
+  const std::int64_t at = row * params.out_stride + head * params.outputs + output;
+  if (params.out_is_f32)
+    static_cast<float*>(params.out)[at] = sum;
+  else
+    static_cast<__nv_bfloat16*>(params.out)[at] = __float2bfloat16_rn(sum);
 }
 
 unsigned blocks_for(std::int64_t count) {
@@ -73,10 +85,11 @@ cudaError_t silu_mul(const SiluMulParams& params, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
-cudaError_t gather_rows(const GatherRowsParams& params, cudaStream_t stream) {
+cudaError_t row_product(const RowProductParams& params, cudaStream_t stream) {
   if (params.num_rows == 0) return cudaSuccess;
-  const dim3 grid(blocks_for(params.row_bytes / 4), static_cast<unsigned>(params.num_rows));
-  gather_rows_kernel<<<grid, kThreads, 0, stream>>>(params);
+  const dim3 grid(static_cast<unsigned>((params.outputs + kWarpsPerBlock - 1) / kWarpsPerBlock),
+                  static_cast<unsigned>(params.num_heads), static_cast<unsigned>(params.num_rows));
+  row_product_kernel<<<grid, kThreads, 0, stream>>>(params);
   return cudaGetLastError();
 }
 

@@ -1,5 +1,5 @@
-// Row-wise helpers of a forward pass: embedding lookup, SiLU(gate) * up, gather of rows. Every row
-// is computed alone.
+// Row-wise helpers of a forward pass: embedding lookup, SiLU(gate) * up, products of any shape.
+// Every row is computed alone.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -28,15 +28,20 @@ struct SiluMulParams {
 };
 cudaError_t silu_mul(const SiluMulParams& params, cudaStream_t stream);
 
-struct GatherRowsParams {
-  const void* src;
-  const std::int32_t* rows;  // [num_rows]; a negative row leaves the output row as it is
-  void* out;
+// out = x W^T for shapes the tensor-core kernels do not take: one warp an output, the inputs added
+// in an order that their number alone fixes.
+struct RowProductParams {
+  const void* x;            // bf16 [num_rows, num_heads, inputs]
+  const void* weight;       // bf16 [num_heads, outputs, inputs]
+  void* out;                // bf16 or f32 [num_rows, num_heads, outputs]
+  std::int64_t x_stride;    // elements between rows
+  std::int64_t out_stride;  // elements between rows
   std::int64_t num_rows;
-  std::int64_t row_bytes;         // a multiple of 4
-  std::int64_t src_stride_bytes;  // a multiple of 4
-  std::int64_t out_stride_bytes;  // a multiple of 4
+  std::int64_t num_heads;
+  std::int64_t outputs;
+  std::int64_t inputs;
+  bool out_is_f32;
 };
-cudaError_t gather_rows(const GatherRowsParams& params, cudaStream_t stream);
+cudaError_t row_product(const RowProductParams& params, cudaStream_t stream);
 
 }  // namespace coppice::kernels

@@ -1,0 +1,129 @@
+#include "backend/cuda/cuda_weights.h"
+
+#include <vector>
+
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/cuda_memory.h"
+#include "backend/dequantize.h"
+#include "base/error.h"
+#include "base/half.h"
+#include "kernels/moe/expert_blob.h"
+#include "kernels/moe/repack_experts.h"
+
+namespace coppice {
+namespace {
+
+constexpr std::int64_t kChunkRows = 256;  // rows dequantised at a time
+
+void copy_to_device(void* dst, const void* src, std::size_t num_bytes, cudaStream_t stream) {
+  cuda_check(cudaMemcpyAsync(dst, src, num_bytes, cudaMemcpyHostToDevice, stream), "weight copy");
+}
+
+void upload_dequantised(const HostMatrix& part, bf16* dst, cudaStream_t stream) {
+  std::vector<float> row(static_cast<std::size_t>(part.cols));
+  std::vector<bf16> chunk(static_cast<std::size_t>(kChunkRows * part.cols));
+  for (std::int64_t begin = 0; begin < part.rows; begin += kChunkRows) {
+    const std::int64_t count = std::min(kChunkRows, part.rows - begin);
+    for (std::int64_t r = 0; r < count; ++r) {
+      dequantize_row(part, begin + r, row.data());
+      for (std::int64_t i = 0; i < part.cols; ++i)
+        chunk[static_cast<std::size_t>(r * part.cols + i)] =
+            to_bf16(row[static_cast<std::size_t>(i)]);
+    }
+    copy_to_device(dst + begin * part.cols, chunk.data(),
+                   static_cast<std::size_t>(count * part.cols) * sizeof(bf16), stream);
+    cuda_check(cudaStreamSynchronize(stream), "weight copy");
+  }
+}
+
+// One matrix of all experts, packed words and scales, on the device: the source of a repack.
+struct StagedMatrix {
+  Buffer packed;  // [experts, rows, cols / 8] i32
+  Buffer scales;  // [experts, rows, cols / 32] bf16
+};
+
+StagedMatrix stage(std::span<const ExpertSource> sources, HostMatrix ExpertSource::*member,
+                   cudaStream_t stream) {
+  const HostMatrix& first = sources[0].*member;
+  const auto packed_bytes = static_cast<std::size_t>(first.rows * first.cols / 2);
+  const auto scale_bytes =
+      static_cast<std::size_t>(first.rows * first.cols / kQuantGroupSize) * sizeof(bf16);
+  StagedMatrix staged = {allocate_device(packed_bytes * sources.size(), stream),
+                         allocate_device(scale_bytes * sources.size(), stream)};
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const HostMatrix& matrix = sources[i].*member;
+    if (matrix.format != WeightFormat::kInt4Group32)
+      throw Error(ErrorKind::kUnsupported,
+                  "cuda: routed experts must be INT4 group 32 (coppice quantize makes them)");
+    copy_to_device(static_cast<std::byte*>(staged.packed.data()) + i * packed_bytes, matrix.data,
+                   packed_bytes, stream);
+    copy_to_device(static_cast<std::byte*>(staged.scales.data()) + i * scale_bytes, matrix.scales,
+                   scale_bytes, stream);
+  }
+  return staged;
+}
+
+const std::int32_t* words(const Buffer& buffer) {
+  return static_cast<const std::int32_t*>(buffer.data());
+}
+
+}  // namespace
+
+std::shared_ptr<const CudaMatrix> upload_matrix(std::span<const HostMatrix> parts,
+                                                cudaStream_t stream) {
+  std::int64_t rows = 0;
+  for (const HostMatrix& part : parts) rows += part.rows;
+  const std::int64_t cols = parts[0].cols;
+  auto matrix = std::make_shared<CudaMatrix>();
+  matrix->data = allocate_device(static_cast<std::size_t>(rows * cols) * sizeof(bf16), stream);
+  auto* dst = static_cast<bf16*>(matrix->data.data());
+  for (const HostMatrix& part : parts) {
+    COPPICE_CHECK_EQ(part.cols, cols);
+    if (part.format == WeightFormat::kBF16)
+      copy_to_device(dst, part.data, static_cast<std::size_t>(part.rows * cols) * sizeof(bf16),
+                     stream);
+    else
+      upload_dequantised(part, dst, stream);
+    dst += part.rows * cols;
+  }
+  cuda_check(cudaStreamSynchronize(stream), "weight copy");
+  return matrix;
+}
+
+std::shared_ptr<const CudaExperts> upload_experts(std::span<const ExpertSource> sources,
+                                                  cudaStream_t stream) {
+  const auto num_experts = static_cast<int>(sources.size());
+  const auto hidden = static_cast<int>(sources[0].gate.cols);
+  const auto intermediate = static_cast<int>(sources[0].gate.rows);
+  const StagedMatrix gate = stage(sources, &ExpertSource::gate, stream);
+  const StagedMatrix up = stage(sources, &ExpertSource::up, stream);
+  const StagedMatrix down = stage(sources, &ExpertSource::down, stream);
+  auto experts = std::make_shared<CudaExperts>();
+  const auto blob_bytes = [&](int rows, int inputs) {
+    return sources.size() * static_cast<std::size_t>(kernels::expert_blob_bytes(rows, inputs));
+  };
+  experts->w13 = allocate_device(blob_bytes(2 * intermediate, hidden), stream);
+  experts->w2 = allocate_device(blob_bytes(hidden, intermediate), stream);
+  cuda_check(kernels::repack_experts({.packed = words(gate.packed),
+                                      .scale = gate.scales.data(),
+                                      .packed_up = words(up.packed),
+                                      .scale_up = up.scales.data(),
+                                      .blob = experts->w13.data(),
+                                      .num_experts = num_experts,
+                                      .rows = intermediate,
+                                      .inputs = hidden},
+                                     stream),
+             "repack w13");
+  cuda_check(kernels::repack_experts({.packed = words(down.packed),
+                                      .scale = down.scales.data(),
+                                      .blob = experts->w2.data(),
+                                      .num_experts = num_experts,
+                                      .rows = hidden,
+                                      .inputs = intermediate},
+                                     stream),
+             "repack w2");
+  cuda_check(cudaStreamSynchronize(stream), "repack experts");
+  return experts;
+}
+
+}  // namespace coppice
