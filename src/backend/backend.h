@@ -66,6 +66,8 @@ class Backend {
   // Runs body eagerly the first time a key is seen, then captures it; later calls replay. body has
   // no host side effects. Backends without graphs call body.
   virtual void run_graph(const GraphKey& key, const std::function<void()>& body) = 0;
+  // Drops every captured round: the addresses that bodies use are about to change.
+  virtual void forget_graphs() = 0;
 
   // ---- Rows, projections, experts
   virtual void embed(const EmbedArgs& args) = 0;
@@ -81,6 +83,8 @@ class Backend {
 
   // ---- Attention
   virtual void mla_rope_and_write_kv(const MlaRopeAndWriteKvArgs& args) = 0;
+  // Once per forward pass, before the first mla_attention with this metadata: lays out its work.
+  virtual void plan_mla_attention(const PlanMlaAttentionArgs& args) = 0;
   virtual void mla_attention(const MlaAttentionArgs& args) = 0;
   virtual void gqa_rope_and_write_kv(const GqaRopeAndWriteKvArgs& args) = 0;
   virtual void gqa_attention(const GqaAttentionArgs& args) = 0;

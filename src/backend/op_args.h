@@ -184,6 +184,13 @@ struct MlaRopeAndWriteKvArgs {
   Tensor cache;      // [num_blocks, kBlockSize, kv_lora_rank + rope_dim] kv dtype
 };
 
+struct PlanMlaAttentionArgs {
+  const AttentionMetadata* metadata = nullptr;
+  std::int64_t num_heads = 0;
+  std::int64_t kv_lora_rank = 0;
+  std::int64_t qk_rope_head_dim = 0;
+};
+
 // Weight-absorbed MLA: every head reads the same cache row; values are its first kv_lora_rank
 // columns.
 struct MlaAttentionArgs {
@@ -355,10 +362,11 @@ struct SampleRowsArgs {
   Tensor node_of_row;  // [T] i32
   TreeBuffers trees;   // for the row's own path; penalties count the nodes on it
   SamplingBuffers sampling;
-  Tensor allowed;    // [T, ceil(vocab_size / 32)] i32 bit mask, optional (grammar)
-  Tensor choices;    // [T] i32 out
-  Tensor finite;     // [T] i32 out: 0 if the row's logits hold NaN or infinity
-  Tensor log_probs;  // [T] f32 out, optional: log_softmax of the raw logits at the choice
+  bool greedy = false;  // every sequence has temperature 0 and no filter, penalty, bias or ban
+  Tensor allowed;       // [T, ceil(vocab_size / 32)] i32 bit mask, optional (grammar)
+  Tensor choices;       // [T] i32 out
+  Tensor finite;        // [T] i32 out: 0 if the row's logits hold NaN or infinity
+  Tensor log_probs;     // [T] f32 out, optional: log_softmax of the raw logits at the choice
 };
 
 enum class FinishReason : std::int32_t { kNone = 0, kStop = 1, kLength = 2, kNotFinite = 3 };

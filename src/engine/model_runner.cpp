@@ -73,6 +73,7 @@ std::int64_t ModelRunner::max_nodes_of(const SpeculativeConfig& speculative) con
 
 void ModelRunner::set_speculative(const SpeculativeConfig& speculative) {
   Backend& backend = *parts_.backend;
+  backend.forget_graphs();
   round_.reset();
   drafter_ = make_drafter(speculative);
   const bool tree = speculative.method == SpeculativeMethod::kDdtree || parts_.make_drafter;

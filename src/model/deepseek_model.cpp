@@ -67,6 +67,10 @@ void DeepseekModel::forward(const ForwardBatch& batch, PagedKvCache& cache, cons
   embed(batch.token_ids, residual);
   backend_.rms_norm(
       {.x = residual, .weight = weights_.layers[0].input_layernorm, .eps = eps_, .out = x});
+  backend_.plan_mla_attention({.metadata = &batch.attention,
+                               .num_heads = num_heads_,
+                               .kv_lora_rank = config_.kv_lora_rank,
+                               .qk_rope_head_dim = config_.qk_rope_head_dim});
   for (std::int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     const DeepseekLayerWeights& layer = weights_.layers[static_cast<std::size_t>(i)];
     const bool is_last = i + 1 == config_.num_hidden_layers;

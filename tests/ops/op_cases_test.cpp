@@ -33,12 +33,16 @@ TEST_P(OpCasesTest, AgreesWithReference) {
   const auto tested = backend_or_skip(GetParam(), 2);
   if (tested == nullptr) GTEST_SKIP() << "no " << GetParam() << " here";
   const auto reference = make_backend({.device = "cpu-reference", .num_threads = 2});
-  for (const OpCase& op_case : op_cases())
+  for (const OpCase& op_case : op_cases()) {
+    std::printf("%s %s\n", op_case.op.c_str(), op_case.name.c_str());
+    std::fflush(stdout);
     for (const std::int64_t size : sweep_sizes()) {
       const std::string difference =
           compare_with_reference(op_case, *reference, *tested, row_ids(size, size % 2 == 1));
-      ASSERT_EQ(difference, "");
+      EXPECT_EQ(difference, "");
+      if (!difference.empty()) break;
     }
+  }
 }
 
 TEST_P(OpCasesTest, RowsDoNotDependOnOtherRowsOrThreads) {
@@ -71,6 +75,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, OpCasesTest,
 
 // Ops whose cases are of another kind than rows, and where those are.
 const std::set<std::string> kTestedElsewhere = {
+    "plan_mla_attention",                                             // with mla_attention
     "compile_draft", "build_tree",  "ngram_propose", "compile_tree",  // tests/spec
     "sample_rows",   "accept_path", "move_kv",                        // tests/sampling, tests/spec
 };

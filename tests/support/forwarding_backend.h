@@ -29,6 +29,10 @@ class ForwardingBackend : public Backend {
   void run_graph(const GraphKey& key, const std::function<void()>& body) override {
     inner_->run_graph(key, body);
   }
+  void forget_graphs() override { inner_->forget_graphs(); }
+  void plan_mla_attention(const PlanMlaAttentionArgs& args) override {
+    inner_->plan_mla_attention(args);
+  }
   void embed(const EmbedArgs& args) override { inner_->embed(args); }
   void rms_norm(const RmsNormArgs& args) override { inner_->rms_norm(args); }
   void add_rms_norm(const AddRmsNormArgs& args) override { inner_->add_rms_norm(args); }

@@ -22,6 +22,7 @@ class CpuBackendBase : public Backend {
   void download(void* dst, const Tensor& src) override;
   void synchronize() override {}
   void run_graph(const GraphKey&, const std::function<void()>& body) override { body(); }
+  void forget_graphs() override {}
 
   void embed(const EmbedArgs& args) override { cpu::embed(args, pool_); }
   void moe_route(const MoeRouteArgs& args) override { cpu::moe_route(args, pool_); }
@@ -30,6 +31,7 @@ class CpuBackendBase : public Backend {
   void mla_rope_and_write_kv(const MlaRopeAndWriteKvArgs& args) override {
     cpu::mla_rope_and_write_kv(args, pool_);
   }
+  void plan_mla_attention(const PlanMlaAttentionArgs&) override {}
   void gqa_rope_and_write_kv(const GqaRopeAndWriteKvArgs& args) override {
     cpu::gqa_rope_and_write_kv(args, pool_);
   }

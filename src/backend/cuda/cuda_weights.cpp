@@ -47,7 +47,7 @@ StagedMatrix stage(std::span<const ExpertSource> sources, HostMatrix ExpertSourc
   const HostMatrix& first = sources[0].*member;
   const auto packed_bytes = static_cast<std::size_t>(first.rows * first.cols / 2);
   const auto scale_bytes =
-      static_cast<std::size_t>(first.rows * first.cols / kQuantGroupSize) * sizeof(bf16);
+      static_cast<std::size_t>(first.rows * first.cols / kQuantGroup) * sizeof(bf16);
   StagedMatrix staged = {allocate_device(packed_bytes * sources.size(), stream),
                          allocate_device(scale_bytes * sources.size(), stream)};
   for (std::size_t i = 0; i < sources.size(); ++i) {
@@ -100,7 +100,8 @@ std::shared_ptr<const CudaExperts> upload_experts(std::span<const ExpertSource> 
   const StagedMatrix down = stage(sources, &ExpertSource::down, stream);
   auto experts = std::make_shared<CudaExperts>();
   const auto blob_bytes = [&](int rows, int inputs) {
-    return sources.size() * static_cast<std::size_t>(kernels::expert_blob_bytes(rows, inputs));
+    return sources.size() * static_cast<std::size_t>(kernels::expert_blob_bytes(
+                                kernels::expert_blob_shape(rows, inputs)));
   };
   experts->w13 = allocate_device(blob_bytes(2 * intermediate, hidden), stream);
   experts->w2 = allocate_device(blob_bytes(hidden, intermediate), stream);

@@ -4,8 +4,9 @@
 
 namespace coppice {
 
-GraphCache::~GraphCache() {
+void GraphCache::clear() {
   for (auto& [key, graph] : graphs_) cudaGraphExecDestroy(graph);
+  graphs_.clear();
 }
 
 void GraphCache::run(const GraphKey& key, cudaStream_t stream, const std::function<void()>& body) {

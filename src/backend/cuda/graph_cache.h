@@ -14,12 +14,13 @@ namespace coppice {
 class GraphCache {
  public:
   GraphCache() = default;
-  ~GraphCache();
+  ~GraphCache() { clear(); }
   GraphCache(const GraphCache&) = delete;
   GraphCache& operator=(const GraphCache&) = delete;
 
   // Enqueues body, or its captured graph, on `stream`.
   void run(const GraphKey& key, cudaStream_t stream, const std::function<void()>& body);
+  void clear();
   std::size_t num_graphs() const { return graphs_.size(); }
 
  private:

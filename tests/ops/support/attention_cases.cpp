@@ -85,6 +85,10 @@ RowResults run_mla_attention(Backend& backend, const std::vector<std::int64_t>& 
   Tensor positions;
   const AttentionMetadata meta = metadata(s, rows, positions);
   const Tensor out = s.act_out(static_cast<std::int64_t>(rows.size()), {size.heads, size.rank});
+  backend.plan_mla_attention({.metadata = &meta,
+                              .num_heads = size.heads,
+                              .kv_lora_rank = size.rank,
+                              .qk_rope_head_dim = size.rope});
   backend.mla_attention({.q_lat = s.act_rows(1, rows, {size.heads, size.rank}),
                          .q_pe = s.act_rows(2, rows, {size.heads, size.rope}),
                          .cache = cache(s, 3, size.rank + size.rope),
