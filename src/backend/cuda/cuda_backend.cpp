@@ -13,7 +13,6 @@
 #include "kernels/draft/draft.h"
 #include "kernels/gemm/skinny_gemm.h"
 #include "kernels/gqa/gqa_attention.h"
-#include "kernels/kv/gather_rows.h"
 #include "kernels/kv/move_kv.h"
 #include "kernels/mla/mla_attention.h"
 #include "kernels/moe/moe_experts.h"
@@ -257,6 +256,12 @@ void CudaBackend::moe_experts(const MoeExpertsArgs& args) {
   const ExpertWeights& experts = *args.experts;
   const auto& blobs = *static_cast<const CudaExperts*>(experts.packed.get());
   const int tokens = to_int(args.x.shape(0)), top_k = to_int(args.topk_ids.shape(1));
+  if (tokens == 0) {
+    if (!args.distinct_experts.empty())
+      cuda_check(cudaMemsetAsync(args.distinct_experts.raw(), 0, sizeof(std::int32_t), stream()),
+                 "moe_experts");
+    return;
+  }
   const int num_experts = to_int(experts.num_experts);
   const int hidden = to_int(experts.hidden_size), intermediate = to_int(experts.intermediate_size);
   void* const workspace = moe_workspace_.get(
@@ -282,12 +287,12 @@ void CudaBackend::moe_experts(const MoeExpertsArgs& args) {
 void CudaBackend::gather_rows(const GatherRowsArgs& args) {
   const auto element = static_cast<std::int64_t>(size_of(args.src.dtype()));
   cuda_check(kernels::gather_rows({.src = args.src.raw(),
-                                   .out = args.out.raw(),
                                    .rows = int32s(args.rows),
+                                   .out = args.out.raw(),
+                                   .num_rows = args.rows.shape(0),
+                                   .row_bytes = args.src.row_size() * element,
                                    .src_stride_bytes = args.src.row_stride() * element,
-                                   .out_stride_bytes = args.out.row_stride() * element,
-                                   .row_bytes = to_int(args.src.row_size() * element),
-                                   .count = to_int(args.rows.shape(0))},
+                                   .out_stride_bytes = args.out.row_stride() * element},
                                   stream()),
              "gather_rows");
 }

@@ -55,7 +55,6 @@ kernels::AcceptPathParams accept_params(const AcceptPathArgs& args) {
           .slots = int32s(args.slots),
           .block_tables = int32s(args.block_tables),
           .prompt_len = int32s(s.prompt_len),
-          .min_tokens = int32s(s.min_tokens),
           .max_tokens = int32s(s.max_tokens),
           .stop_ids = int32s(s.stop_ids),
           .history = int32s(s.history),

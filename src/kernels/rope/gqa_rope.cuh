@@ -52,14 +52,14 @@ __global__ void __launch_bounds__(kGqaRopeWarps * 32) gqa_rope_kernel(GqaRopePar
   grid_dependency_wait();
   const int row = blockIdx.x, lane = threadIdx.x % 32;
   const int64_t slot = p.slots[row];
-  if (slot < 0) return;
   const float* cos_sin = p.cos_sin + int64_t{p.positions[row]} * kHeadDim;
   const int queries = p.q ? p.num_heads : 0;
   __nv_bfloat16* q = static_cast<__nv_bfloat16*>(p.q) + row * p.q_row_stride;
   const __nv_bfloat16* k = static_cast<const __nv_bfloat16*>(p.k) + row * p.k_row_stride;
   const __nv_bfloat16* v = static_cast<const __nv_bfloat16*>(p.v) + row * p.v_row_stride;
   const int64_t cache_row = slot * p.num_kv_heads * kHeadDim;
-  for (int i = threadIdx.x / 32; i < queries + 2 * p.num_kv_heads; i += kGqaRopeWarps) {
+  const int written = slot < 0 ? 0 : 2 * p.num_kv_heads;
+  for (int i = threadIdx.x / 32; i < queries + written; i += kGqaRopeWarps) {
     if (i < queries) {
       __nv_bfloat16* head = q + i * kHeadDim;
       rotate_head<kPairs>(head, head, p.q_norm, p.eps, p.interleaved, cos_sin);

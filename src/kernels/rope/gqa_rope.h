@@ -21,7 +21,7 @@ struct GqaRopeParams {
   bool interleaved = false;            // pairs (2i, 2i + 1); otherwise (i, i + head_dim / 2)
   const float* cos_sin = nullptr;      // f32 [max_positions, head_dim]: cosines, then sines
   const int32_t* positions = nullptr;  // [num_rows]
-  const int32_t* slots = nullptr;      // [num_rows]; -1: an inert row, nothing is written
+  const int32_t* slots = nullptr;      // [num_rows]; -1: nothing is written to the caches
   void* k_cache = nullptr;             // bf16 [num_slots, num_kv_heads * head_dim]
   void* v_cache = nullptr;             // the same shape
   int32_t num_rows = 0;

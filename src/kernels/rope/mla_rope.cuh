@@ -29,7 +29,6 @@ __global__ void mla_rope_kernel(MlaRopeParams p, int norm_threads) {
   grid_dependency_wait();
   const int row = blockIdx.x, tid = threadIdx.x, lane = tid % 32;
   const int slot = p.slots[row];
-  if (slot < 0) return;
   const int width = p.kv_lora_rank + p.rope_dim;
   const __nv_bfloat16* kv_a = static_cast<const __nv_bfloat16*>(p.kv_a) + row * p.kv_a_row_stride;
   __nv_bfloat16* cache = static_cast<__nv_bfloat16*>(p.cache) + int64_t{slot} * width;
@@ -39,8 +38,8 @@ __global__ void mla_rope_kernel(MlaRopeParams p, int norm_threads) {
     const int vectors = p.rope_dim / 8;
     __nv_bfloat16* q = static_cast<__nv_bfloat16*>(p.q_pe) + row * p.q_pe_row_stride;
     // Head num_heads stands for k_pe.
-    for (int i = tid - norm_threads; i < (p.num_heads + 1) * vectors;
-         i += blockDim.x - norm_threads) {
+    const int heads = slot < 0 ? p.num_heads : p.num_heads + 1;
+    for (int i = tid - norm_threads; i < heads * vectors; i += blockDim.x - norm_threads) {
       const int head = i / vectors, v = i % vectors;
       const bool is_key = head == p.num_heads;
       const __nv_bfloat16* from = is_key ? kv_a + p.kv_lora_rank : q + head * p.q_pe_head_stride;
@@ -49,6 +48,7 @@ __global__ void mla_rope_kernel(MlaRopeParams p, int norm_threads) {
                    rotate_bf16x8(load_bf16x8(from + v * 8), cosine + v * 4, sine + v * 4));
     }
   }
+  if (slot < 0) return;  // for the whole block: its queries are rotated, nothing is written
   // The same reduction as rms_norm(): see rms_norm.cuh.
   const int vectors = p.kv_lora_rank / 8;
   const bool norms = tid < norm_threads;

@@ -19,7 +19,7 @@ struct MlaRopeParams {
   float eps = 0;
   const float* cos_sin = nullptr;      // f32 [max_positions, rope_dim]: cosines, then sines
   const int32_t* positions = nullptr;  // [num_rows]
-  const int32_t* slots = nullptr;      // [num_rows]; -1: an inert row, nothing is written
+  const int32_t* slots = nullptr;      // [num_rows]; -1: nothing is written to the cache
   void* cache = nullptr;               // bf16 [num_slots, kv_lora_rank + rope_dim]
   int32_t num_rows = 0;
   int32_t num_heads = 0;

@@ -8,6 +8,8 @@ namespace coppice::kernels {
 
 cudaError_t mla_rope_and_write_kv(const MlaRopeParams& p, cudaStream_t stream) {
   if (p.num_rows == 0) return cudaSuccess;
+  const int64_t strides = p.q_pe_row_stride | p.q_pe_head_stride | p.kv_a_row_stride;
+  if ((p.kv_lora_rank | p.rope_dim | strides) % 8 != 0) return cudaErrorInvalidValue;
   const int norm_threads = rms_norm_threads(p.kv_lora_rank);
   // A thread per eight values of the queries and the key; the split does not touch the bits.
   const int rope_threads =

@@ -28,18 +28,37 @@ __device__ float silu_times(float gate, float up) {
   return __fmul_rn(__fdividef(gate, 1.0f + __expf(-gate)), up);
 }
 
+// kPairs: two elements a thread, for even sizes and strides.
+template <bool kPairs>
 __global__ void silu_mul_kernel(SiluMulParams params) {
   const std::int64_t row = blockIdx.y;
   const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i >= params.size / 2) return;
-  const auto* gate_row =
+  const auto* gate =
       static_cast<const __nv_bfloat16*>(params.gate_up) + row * params.gate_up_stride;
-  const float2 gate = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(gate_row)[i]);
-  const float2 up =
-      __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(gate_row + params.size)[i]);
+  const auto* up = gate + params.size;
   auto* out = static_cast<__nv_bfloat16*>(params.out) + row * params.out_stride;
-  reinterpret_cast<__nv_bfloat162*>(out)[i] =
-      __floats2bfloat162_rn(silu_times(gate.x, up.x), silu_times(gate.y, up.y));
+  if constexpr (kPairs) {
+    if (i >= params.size / 2) return;
+    const float2 g = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(gate)[i]);
+    const float2 u = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(up)[i]);
+    reinterpret_cast<__nv_bfloat162*>(out)[i] =
+        __floats2bfloat162_rn(silu_times(g.x, u.x), silu_times(g.y, u.y));
+  } else {
+    if (i >= params.size) return;
+    out[i] = __float2bfloat16_rn(silu_times(__bfloat162float(gate[i]), __bfloat162float(up[i])));
+  }
+}
+
+template <typename Word>
+__global__ void gather_rows_kernel(GatherRowsParams params) {
+  const std::int64_t i = blockIdx.y;
+  const std::int32_t row = params.rows[i];
+  if (row < 0) return;
+  const auto* src = reinterpret_cast<const Word*>(static_cast<const char*>(params.src) +
+                                                  row * params.src_stride_bytes);
+  auto* out = reinterpret_cast<Word*>(static_cast<char*>(params.out) + i * params.out_stride_bytes);
+  const std::int64_t word = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (word < params.row_bytes / std::int64_t{sizeof(Word)}) out[word] = src[word];
 }
 
 constexpr int kWarpsPerBlock = kThreads / 32;
@@ -80,8 +99,37 @@ cudaError_t embed(const EmbedParams& params, cudaStream_t stream) {
 
 cudaError_t silu_mul(const SiluMulParams& params, cudaStream_t stream) {
   if (params.num_rows == 0) return cudaSuccess;
-  const dim3 grid(blocks_for(params.size / 2), static_cast<unsigned>(params.num_rows));
-  silu_mul_kernel<<<grid, kThreads, 0, stream>>>(params);
+  const bool pairs = (params.size | params.gate_up_stride | params.out_stride) % 2 == 0;
+  const dim3 grid(blocks_for(pairs ? params.size / 2 : params.size),
+                  static_cast<unsigned>(params.num_rows));
+  if (pairs)
+    silu_mul_kernel<true><<<grid, kThreads, 0, stream>>>(params);
+  else
+    silu_mul_kernel<false><<<grid, kThreads, 0, stream>>>(params);
+  return cudaGetLastError();
+}
+
+template <typename Word>
+void launch_gather_rows(const GatherRowsParams& params, cudaStream_t stream) {
+  const dim3 grid(blocks_for(params.row_bytes / std::int64_t{sizeof(Word)}),
+                  static_cast<unsigned>(params.num_rows));
+  gather_rows_kernel<Word><<<grid, kThreads, 0, stream>>>(params);
+}
+
+cudaError_t gather_rows(const GatherRowsParams& params, cudaStream_t stream) {
+  if (params.num_rows == 0 || params.row_bytes == 0) return cudaSuccess;
+  const auto bits = static_cast<std::uint64_t>(params.row_bytes | params.src_stride_bytes |
+                                               params.out_stride_bytes) |
+                    reinterpret_cast<std::uintptr_t>(params.src) |
+                    reinterpret_cast<std::uintptr_t>(params.out);
+  if (bits % 16 == 0)
+    launch_gather_rows<uint4>(params, stream);
+  else if (bits % 4 == 0)
+    launch_gather_rows<std::uint32_t>(params, stream);
+  else if (bits % 2 == 0)
+    launch_gather_rows<std::uint16_t>(params, stream);
+  else
+    return cudaErrorInvalidValue;
   return cudaGetLastError();
 }
 

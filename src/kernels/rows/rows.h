@@ -1,4 +1,5 @@
-// Row-wise helpers of a forward pass: embedding lookup, SiLU(gate) * up, products of any shape.
+// Row-wise helpers of a forward pass: embedding lookup, SiLU(gate) * up, gather of rows,
+// products of any shape.
 // Every row is computed alone.
 #pragma once
 
@@ -24,9 +25,20 @@ struct SiluMulParams {
   void* out;                    // [num_rows, size] bf16
   std::int64_t out_stride;
   std::int64_t num_rows;
-  std::int64_t size;  // a multiple of 2
+  std::int64_t size;
 };
 cudaError_t silu_mul(const SiluMulParams& params, cudaStream_t stream);
+
+struct GatherRowsParams {
+  const void* src;
+  const std::int32_t* rows;  // [num_rows]; a negative row leaves the output row as it is
+  void* out;
+  std::int64_t num_rows;
+  std::int64_t row_bytes;  // even, and so are the strides
+  std::int64_t src_stride_bytes;
+  std::int64_t out_stride_bytes;
+};
+cudaError_t gather_rows(const GatherRowsParams& params, cudaStream_t stream);
 
 // out = x W^T for shapes the tensor-core kernels do not take: one warp an output, the inputs added
 // in an order that their number alone fixes.
