@@ -35,6 +35,11 @@ JinjaValue attribute_path(JinjaValue value, const JinjaValue& path) {
   return value;
 }
 
+// The items of select and map, which take anything falsy for an empty list.
+JinjaValue::List items_or_nothing(const JinjaValue& input) {
+  return input.truthy() ? jinja_items(input) : JinjaValue::List();
+}
+
 // The arguments behind the first `count` positional ones.
 Arguments rest(const Arguments& arguments, std::size_t count) {
   Arguments out = arguments;
@@ -179,7 +184,7 @@ JinjaValue map(const JinjaValue& input, const Arguments& arguments, JinjaBudget&
   const JinjaValue* attribute =
       arguments.positional.empty() ? arguments.find(0, "attribute") : nullptr;
   const JinjaValue* otherwise = arguments.find(std::string::npos, "default");
-  for (const JinjaValue& item : jinja_items(input)) {
+  for (const JinjaValue& item : items_or_nothing(input)) {
     budget.charge(1);
     if (attribute == nullptr) {
       const std::string name = arguments.at(0, "filter").to_text().text();
@@ -198,7 +203,7 @@ JinjaValue select(const JinjaValue& input, const Arguments& arguments, bool by_a
   const std::size_t test_at = by_attribute ? 1 : 0;
   const JinjaValue* test = arguments.find(test_at, "test");
   JinjaValue::List out;
-  for (const JinjaValue& item : jinja_items(input)) {
+  for (const JinjaValue& item : items_or_nothing(input)) {
     budget.charge(1);
     const JinjaValue value =
         by_attribute ? attribute_path(item, arguments.at(0, "attribute")) : item;
