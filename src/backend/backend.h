@@ -10,7 +10,7 @@
 //     NaN included, never reach a live row.
 //  4. Ops are pure virtual: a new op does not compile until every backend has it, and a test fails
 //  until tests/ops/op_cases.h
-//     has a row for it. Fused ops default to their composition (composite.cpp).
+//     has a row for it. A fused op equals its steps bit for bit (tests/ops).
 //  5. Row independence: a row's bits do not depend on the other rows, their number, or the number
 //  of threads.
 //

@@ -22,6 +22,18 @@ std::int64_t head_tile(std::int64_t group, std::int64_t num_rows, std::int64_t n
   return 1;
 }
 
+// The cache rows of the step that starts at `step`; none behind the range.
+void find_keys(const KeyRange& range, std::int64_t step, const float* key_rows,
+               const float* value_rows, std::int64_t row_size, simd::AttentionKeys& found) {
+  const std::int64_t end = std::min(step + kAttentionStep, range.end);
+  found.count = 0;
+  for (std::int64_t p = std::max(step, range.begin); p < end; ++p, ++found.count) {
+    const std::int64_t offset = range.slot(p) * row_size;
+    found.keys[found.count] = key_rows + offset;
+    found.values[found.count] = value_rows + offset;
+  }
+}
+
 void attend(const simd::Kernels& kernels, const KeyRange& range, const float* key_rows,
             const float* value_rows, std::int64_t row_size, simd::AttentionTile tile) {
   float running_max[kMaxHeadTile], running_sum[kMaxHeadTile];
@@ -31,17 +43,13 @@ void attend(const simd::Kernels& kernels, const KeyRange& range, const float* ke
   if (range.begin >= range.end) return;
   tile.max = running_max;
   tile.sum = running_sum;
-  const float* keys[kAttentionStep];
-  const float* values[kAttentionStep];
-  for (std::int64_t step = range.first_step(); step < range.end; step += kAttentionStep) {
-    const std::int64_t step_end = std::min(step + kAttentionStep, range.end);
-    std::int64_t count = 0;
-    for (std::int64_t p = std::max(step, range.begin); p < step_end; ++p, ++count) {
-      const std::int64_t offset = range.slot(p) * row_size;
-      keys[count] = key_rows + offset;
-      values[count] = value_rows + offset;
-    }
-    kernels.attention_step(tile, keys, values, count);
+  simd::AttentionKeys found[2];
+  std::int64_t step = range.first_step();
+  find_keys(range, step, key_rows, value_rows, row_size, found[0]);
+  for (int now = 0; found[now].count > 0; now = 1 - now) {
+    step += kAttentionStep;
+    find_keys(range, step, key_rows, value_rows, row_size, found[1 - now]);
+    kernels.attention_step(tile, found[now], found[1 - now]);
   }
   kernels.attention_finish(tile);
 }

@@ -7,7 +7,11 @@
 namespace coppice::cpu::simd {
 namespace {
 
-// scores[h][first .. first + K)
+inline void prefetch_row(const float* row, std::int64_t size) {
+  for (std::int64_t d = 0; d < size; d += 16) __builtin_prefetch(row + d);
+}
+
+// scores[h][first .. first + K), K is 1 or 4.
 template <int H, int K>
 inline void score_keys(const AttentionTile& tile, const float* const* keys, std::int64_t first,
                        float (*scores)[kMaxStepKeys]) {
@@ -28,9 +32,13 @@ inline void score_keys(const AttentionTile& tile, const float* const* keys, std:
     }
   }
 #pragma GCC unroll 8
-  for (int h = 0; h < H; ++h)
-#pragma GCC unroll 8
-    for (int k = 0; k < K; ++k) scores[h][first + k] = f_sum(sums[h][k]) * tile.scale;
+  for (int h = 0; h < H; ++h) {
+    if constexpr (K == 4) {
+      f_sum4(sums[h][0], sums[h][1], sums[h][2], sums[h][3], tile.scale, scores[h] + first);
+    } else {
+      scores[h][first] = f_sum(sums[h][0]) * tile.scale;
+    }
+  }
 }
 
 // scores -> weights in place; moves the head's running maximum and sum, returns what the values so
@@ -81,33 +89,38 @@ inline void add_values(const AttentionTile& tile, const float* const* values, st
 }
 
 template <int H>
-inline void step_with(const AttentionTile& tile, const float* const* keys,
-                      const float* const* values, std::int64_t count) {
+inline void step_with(const AttentionTile& tile, const AttentionKeys& now,
+                      const AttentionKeys& next) {
+  const std::int64_t count = now.count;
   float scores[H][kMaxStepKeys];
   float keep[H];
   std::int64_t i = 0;
-  for (; i + kKeyTile <= count; i += kKeyTile) score_keys<H, kKeyTile>(tile, keys, i, scores);
-  for (; i < count; ++i) score_keys<H, 1>(tile, keys, i, scores);
+  for (; i + kKeyTile <= count; i += kKeyTile) {
+    for (int k = 0; k < kKeyTile; ++k) prefetch_row(now.values[i + k], tile.value_dim);
+    score_keys<H, kKeyTile>(tile, now.keys, i, scores);
+  }
+  for (; i < count; ++i) score_keys<H, 1>(tile, now.keys, i, scores);
 #pragma GCC unroll 8
   for (int h = 0; h < H; ++h) keep[h] = soften(scores[h], count, tile.max[h], tile.sum[h]);
+  for (i = 0; i < next.count; ++i) prefetch_row(next.keys[i], tile.key_dim);
   std::int64_t column = 0;
   for (; column + 64 <= tile.value_dim; column += 64)
-    add_values<H, 4>(tile, values, count, column, scores, keep);
+    add_values<H, 4>(tile, now.values, count, column, scores, keep);
   for (; column < tile.value_dim; column += 16)
-    add_values<H, 1>(tile, values, count, column, scores, keep);
+    add_values<H, 1>(tile, now.values, count, column, scores, keep);
 }
 
-void attention_step(const AttentionTile& tile, const float* const* keys, const float* const* values,
-                    std::int64_t count) {
+void attention_step(const AttentionTile& tile, const AttentionKeys& now,
+                    const AttentionKeys& next) {
   switch (tile.heads) {
     case 1:
-      return step_with<1>(tile, keys, values, count);
+      return step_with<1>(tile, now, next);
     case 2:
-      return step_with<2>(tile, keys, values, count);
+      return step_with<2>(tile, now, next);
     case 3:
-      return step_with<3>(tile, keys, values, count);
+      return step_with<3>(tile, now, next);
     default:
-      return step_with<4>(tile, keys, values, count);
+      return step_with<4>(tile, now, next);
   }
 }
 

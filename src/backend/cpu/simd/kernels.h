@@ -2,6 +2,8 @@
 // compiled for newer machines than the rest, and an inline function of the standard library
 // instantiated here could be the copy that the linker keeps for everybody.
 //
+// The helpers below are always inlined for the same reason.
+//
 // Every kernel computes a row of the result by one fixed sequence of operations, whatever rows are
 // computed beside it.
 #pragma once
@@ -42,7 +44,7 @@ struct PackedMatrix {
 //   kF32, kF16, kBF16: cols f32
 //   kInt4: cols int16, then per group the f32 scale, then per group the int32 start of the sum
 //   kQ*:   cols int8, then the same (kQ4_1: the f32 sum of the group in place of the start)
-inline std::int64_t prepared_row_bytes(Layout layout, std::int64_t cols) {
+[[gnu::always_inline]] inline std::int64_t prepared_row_bytes(Layout layout, std::int64_t cols) {
   switch (layout) {
     case Layout::kF32:
     case Layout::kF16:
@@ -63,20 +65,24 @@ struct GroupOffsets {
   std::int64_t word_bytes;  // of one group
   bool has_minima;
 
-  constexpr std::int64_t pair_bytes() const { return 2 * word_bytes + (has_minima ? 128 : 64); }
-  constexpr std::int64_t words(std::int64_t g) const {
+  [[gnu::always_inline]] constexpr std::int64_t pair_bytes() const {
+    return 2 * word_bytes + (has_minima ? 128 : 64);
+  }
+  [[gnu::always_inline]] constexpr std::int64_t words(std::int64_t g) const {
     return g / 2 * pair_bytes() + g % 2 * word_bytes;
   }
-  constexpr std::int64_t scales(std::int64_t g) const {
+  [[gnu::always_inline]] constexpr std::int64_t scales(std::int64_t g) const {
     return g / 2 * pair_bytes() + 2 * word_bytes + g % 2 * 32;
   }
-  constexpr std::int64_t minima(std::int64_t g) const { return scales(g) + 64; }
+  [[gnu::always_inline]] constexpr std::int64_t minima(std::int64_t g) const {
+    return scales(g) + 64;
+  }
 };
 inline constexpr GroupOffsets kNibbleGroups{256, false};
 inline constexpr GroupOffsets kNibbleMinimumGroups{256, true};
 inline constexpr GroupOffsets kByteGroups{512, false};
 
-inline bool is_quantized(Layout layout) {
+[[gnu::always_inline]] inline bool is_quantized(Layout layout) {
   return layout >= Layout::kInt4;
 }
 
@@ -108,15 +114,22 @@ struct AttentionTile {
 inline constexpr std::int64_t kMaxHeadTile = 4;
 inline constexpr std::int64_t kMaxStepKeys = 64;
 
+// The cache rows of one step in position order.
+struct AttentionKeys {
+  std::int64_t count = 0;
+  const float* keys[kMaxStepKeys];
+  const float* values[kMaxStepKeys];
+};
+
 struct Kernels {
   const char* name = nullptr;
   // Columns [32 * group_begin, + 32 * group_count) of a quantised row of `cols` columns.
   void (*quantize)(Layout layout, const float* x, std::int64_t group_begin,
                    std::int64_t group_count, std::int64_t cols, std::uint8_t* row) = nullptr;
   void (*matmul)(const MatmulArgs& args) = nullptr;
-  // keys[i], values[i]: the rows of one step in position order.
-  void (*attention_step)(const AttentionTile& tile, const float* const* keys,
-                         const float* const* values, std::int64_t count) = nullptr;
+  // One step; the keys of the `next` one are only prefetched.
+  void (*attention_step)(const AttentionTile& tile, const AttentionKeys& now,
+                         const AttentionKeys& next) = nullptr;
   void (*attention_finish)(const AttentionTile& tile) = nullptr;
   void (*rms_norm)(const float* x, const float* weight, float eps, std::int64_t size,
                    float* out) = nullptr;

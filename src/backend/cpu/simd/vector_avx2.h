@@ -74,6 +74,13 @@ inline float f_sum(F a) {
   four = _mm_add_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_add_ss(four, _mm_shuffle_ps(four, four, 1)));
 }
+// out[i] = scale * sum of the lanes of the i-th vector.
+inline void f_sum4(F a, F b, F c, F d, float scale, float* out) {
+  out[0] = f_sum(a) * scale;
+  out[1] = f_sum(b) * scale;
+  out[2] = f_sum(c) * scale;
+  out[3] = f_sum(d) * scale;
+}
 inline float f_largest(F a) {
   const __m256 eight = _mm256_max_ps(a.lo, a.hi);
   __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));

@@ -65,8 +65,21 @@ inline F f_round(F a) {
 inline F f_keep_unless_less(F a, F b, F x) {
   return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ), x);
 }
+// out[i] = scale * sum of the lanes of the i-th vector, all four by the same tree of additions.
+inline void f_sum4(F a, F b, F c, F d, float scale, float* out) {
+  const F ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+  const F cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+  const __m512d low = _mm512_unpacklo_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd));
+  const __m512d high = _mm512_unpackhi_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd));
+  const F abcd = _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
+  const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(abcd), _mm512_extractf32x8_ps(abcd, 1));
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  _mm_storeu_ps(out, _mm_mul_ps(four, _mm_set1_ps(scale)));
+}
 inline float f_sum(F a) {
-  return _mm512_reduce_add_ps(a);
+  float sums[4];
+  f_sum4(a, a, a, a, 1.0f, sums);
+  return sums[0];
 }
 inline float f_largest(F a) {
   return _mm512_reduce_max_ps(a);
