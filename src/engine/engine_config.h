@@ -23,6 +23,7 @@ struct SpeculativeConfig {
   std::int64_t num_speculative_tokens = 0;  // chain, ngram: tokens a round; 0: the longest possible
   std::int64_t prompt_lookup_min = 2;       // ngram: shortest and longest suffix looked up
   std::int64_t prompt_lookup_max = 4;
+  std::int64_t draft_window_size = 4096;  // context that the drafter reads; 0: all
 };
 
 struct EngineConfig {
