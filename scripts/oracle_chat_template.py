@@ -39,6 +39,9 @@ def make_environment():
     def raise_exception(message):
         raise jinja2.exceptions.TemplateError(message)
 
+    # With escaping off, jinja2 still HTML-escapes what is added by + to a `safe` string. No model saw prompts like that:
+    # our interpreter does not copy it, so `safe` is plain text here too.
+    environment.filters["safe"] = str
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = NOW.strftime

@@ -1,5 +1,6 @@
 // What templates can call: operators, filters, tests and methods, as jinja2 and Python define them.
-// All of them are pure; a fault is a JinjaFailure.
+// All of them are pure; a fault is a JinjaFailure. There is no HTML escaping: "safe" changes
+// nothing (jinja2 escapes what + adds to a safe string).
 #pragma once
 
 #include <cstdint>
