@@ -1,7 +1,7 @@
 // SmolLM2-135M-Instruct against llama.cpp on the same GGUF file: greedy tokens of 20 prompts.
-// llama.cpp rounds activations to 8 bits for quantised weights, so the two may part where the two
-// best tokens are close; such places are counted and printed, and parting anywhere else fails.
-// (With the weights dequantised to F32 in the file, llama.cpp rounds nothing, and all 535 tokens
+// Both round activations to 8 bits for quantised weights, each in its own blocks, so the two may
+// part where the two best tokens are close; such places are counted and printed, and parting
+// anywhere else fails. (With the same weights written as F32 nothing is rounded, and all 535 tokens
 // of the 20 prompts are equal.)
 #include <gtest/gtest.h>
 
