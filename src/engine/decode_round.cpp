@@ -13,6 +13,10 @@ std::int32_t narrow(std::int64_t value) {
   return static_cast<std::int32_t>(value);
 }
 
+std::int32_t variant_of(const SampleOptions& options) {
+  return (options.greedy ? 1 : 0) | (options.log_probs ? 2 : 0) | (options.top_log_probs ? 4 : 0);
+}
+
 }  // namespace
 
 void DecodeRound::run(const RoundShape& shape) {
@@ -25,7 +29,7 @@ void DecodeRound::run(const RoundShape& shape) {
     cut_and_compile(shape);
   });
   const std::int64_t rows = rows_to_verify(shape);
-  backend.run_graph({kJudge, narrow(shape.batch), narrow(rows), shape.top_log_probs ? 1 : 0}, [&] {
+  backend.run_graph({kJudge, narrow(shape.batch), narrow(rows), variant_of(shape.sample)}, [&] {
     verify(shape, rows);
     commit(shape);
   });
@@ -80,7 +84,7 @@ void DecodeRound::verify(const RoundShape& shape, std::int64_t rows) {
                                .output_rows = {}});
   parts_.verifier.sample(choices_, b.positions.rows(0, rows), b.seq_of_row.rows(0, rows),
                          b.node_of_row.rows(0, rows), trees(shape.batch),
-                         parts_.sampling.view(shape.batch));
+                         parts_.sampling.view(shape.batch), shape.sample);
   mark(Verb::kVerify);
 }
 
@@ -99,7 +103,7 @@ void DecodeRound::commit(const RoundShape& shape) {
                                          b.feature_slots.rows(0, slots), *parts_.drafter_cache,
                                          Provenance::kDecided);
   }
-  gather_log_probs(shape.batch, choices_, shape.top_log_probs);
+  gather_log_probs(shape.batch, choices_, shape.sample);
   mark(Verb::kCommit);
 }
 
@@ -128,7 +132,8 @@ void DecodeRound::accept(std::int64_t batch, const Verifier::Choices& out, const
 
 // The accepted rows are the rows that chose the emitted tokens, one for one.
 void DecodeRound::gather_log_probs(std::int64_t batch, const Verifier::Choices& out,
-                                   bool top_log_probs) {
+                                   const SampleOptions& options) {
+  if (!options.log_probs) return;
   RoundBuffers& b = parts_.buffers;
   const std::int64_t paths = batch * b.sizes().max_path;
   const auto gather = [&](const Tensor& src, const Tensor& dst) {
@@ -136,8 +141,7 @@ void DecodeRound::gather_log_probs(std::int64_t batch, const Verifier::Choices& 
         {.src = src, .rows = b.feature_rows.rows(0, paths), .out = dst.rows(0, paths)});
   };
   gather(out.log_probs.reshape({out.log_probs.shape(0), 1}), b.results.log_probs);
-  if (!top_log_probs) return;
-  parts_.verifier.top_log_probs(out);
+  if (!options.top_log_probs) return;
   gather(out.top_ids, b.results.top_ids);
   gather(out.top_log_probs, b.results.top_log_probs);
 }

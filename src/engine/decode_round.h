@@ -13,11 +13,11 @@
 namespace coppice {
 
 struct RoundShape {
-  std::int64_t batch = 0;      // places 0 .. batch - 1
-  std::int64_t max_rows = 0;   // of the verify step; trees are cut to fit
-  bool drafting = false;       // false: every budget is 0
-  bool cut_by_cost = false;    // trees are cut to the best bucket of the cost table
-  bool top_log_probs = false;  // some sequence wants alternatives
+  std::int64_t batch = 0;     // places 0 .. batch - 1
+  std::int64_t max_rows = 0;  // of the verify step; trees are cut to fit
+  bool drafting = false;      // false: every budget is 0
+  bool cut_by_cost = false;   // trees are cut to the best bucket of the cost table
+  SampleOptions sample = {};
 };
 
 // What a round works on; everything outlives it.
@@ -43,7 +43,8 @@ class DecodeRound {
   // The last two verbs' tail, for prefill steps too: emit the choices of `out`, whose rows lie at
   // `slots`, move keys, keep features.
   void accept(std::int64_t batch, const Verifier::Choices& out, const Tensor& slots);
-  void gather_log_probs(std::int64_t batch, const Verifier::Choices& out, bool top_log_probs);
+  void gather_log_probs(std::int64_t batch, const Verifier::Choices& out,
+                        const SampleOptions& options);
 
   // Of the last round: time of each verb (where the backend is synchronous), rows of the verify
   // step without padding, and its logits.

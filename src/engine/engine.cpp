@@ -112,8 +112,11 @@ class Engine::Impl {
                     std::span<const std::int32_t> rows, const Tensor& logits) const;
   void trace_round(const Sequence& sequence, std::span<const std::int32_t> emitted) const;
   void deliver();
-  static bool wants_top(const Sequence& sequence) {
-    return sequence.request.sampling.logprobs.value_or(0) > 0;
+  static void join_options(SampleOptions& options, const Sequence& sequence) {
+    const SamplingParams& sampling = sequence.request.sampling;
+    options.greedy &= is_plain_greedy(sampling);
+    options.log_probs |= sampling.logprobs.has_value();
+    options.top_log_probs |= sampling.logprobs.value_or(0) > 0;
   }
 
   EngineConfig config_;
@@ -220,14 +223,13 @@ bool Engine::Impl::step() {
 
 void Engine::Impl::prefill(const StepPlan& plan) {
   const std::int64_t start = clock_.now_ns();
-  bool samples = false, top = false;
+  SampleOptions options{.greedy = true};
   for (const PrefillChunk& chunk : plan.chunks) {
     runner_.places().sync_place(*chunk.sequence);
-    samples |= chunk.samples;
-    top |= chunk.samples && wants_top(*chunk.sequence);
+    if (chunk.samples) join_options(options, *chunk.sequence);
     metrics_.num_prefill_tokens += chunk.count;
   }
-  runner_.prefill(plan.chunks, plan.provenance, plan.batch, top);
+  runner_.prefill(plan.chunks, plan.provenance, plan.batch, options);
   ++metrics_.num_prefill_steps;
   metrics_.prefill_ns += clock_.now_ns() - start;
   std::int32_t output = 0;
@@ -261,14 +263,14 @@ std::int64_t Engine::Impl::budget_setting(const Sequence& sequence) const {
 void Engine::Impl::decode(const StepPlan& plan) {
   const std::int64_t start = clock_.now_ns();
   std::vector<BudgetDemand> demands;
-  RoundShape shape{.batch = plan.batch};
+  RoundShape shape{.batch = plan.batch, .sample = {.greedy = true}};
   for (Sequence* sequence : plan.decoding) {
     runner_.places().sync_place(*sequence);
     demands.push_back(
         {.place = sequence->place,
          .setting = budget_setting(*sequence),
          .tokens_left = sequence->request.sampling.max_tokens - sequence->num_output()});
-    shape.top_log_probs |= wants_top(*sequence);
+    join_options(shape.sample, *sequence);
   }
   const RoundBudgets budgets = controller_->plan(demands, plan.batch);
   shape.max_rows = budgets.max_rows;

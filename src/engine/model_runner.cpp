@@ -117,7 +117,7 @@ std::int64_t ModelRunner::reserve() const {
 }
 
 void ModelRunner::prefill(std::span<const PrefillChunk> chunks, Provenance provenance,
-                          std::int64_t batch, bool top_log_probs) {
+                          std::int64_t batch, const SampleOptions& options) {
   RoundBuffers& b = *buffers_;
   const BatchBuilder::PrefillRows rows = batch_builder_->build_prefill(chunks, provenance, batch);
   prefill_choices_ = verifier_->forward(rows.batch);
@@ -129,9 +129,9 @@ void ModelRunner::prefill(std::span<const PrefillChunk> chunks, Provenance prove
   const TreeBuffers& trees = b.results.trees;
   verifier_->sample(prefill_choices_, b.output_positions.rows(0, outputs),
                     b.output_seqs.rows(0, outputs), b.output_nodes.rows(0, outputs), trees,
-                    sampling_->view(batch));
+                    sampling_->view(batch), options);
   round_->accept(batch, prefill_choices_, b.output_slots);
-  round_->gather_log_probs(batch, prefill_choices_, top_log_probs);
+  round_->gather_log_probs(batch, prefill_choices_, options);
   b.download_results();
 }
 

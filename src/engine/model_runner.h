@@ -17,7 +17,7 @@ class ModelRunner {
 
   // Chunks of one provenance. Afterwards results() tell the first tokens of the chunks that sample.
   void prefill(std::span<const PrefillChunk> chunks, Provenance provenance, std::int64_t batch,
-               bool top_log_probs);
+               const SampleOptions& options);
   void decode(const RoundShape& shape, const RoundBudgets& budgets,
               const BudgetController& controller);
 

@@ -46,17 +46,19 @@ Verifier::Choices Verifier::forward(const ForwardBatch& batch) {
 
 void Verifier::sample(const Choices& out, const Tensor& positions, const Tensor& seq_of_row,
                       const Tensor& node_of_row, const TreeBuffers& trees,
-                      const SamplingBuffers& sampling) {
+                      const SamplingBuffers& sampling, const SampleOptions& options) {
   backend_.sample_rows({.logits = out.logits,
                         .positions = positions,
                         .seq_of_row = seq_of_row,
                         .node_of_row = node_of_row,
                         .trees = trees,
                         .sampling = sampling,
+                        .greedy = options.greedy,
                         .allowed = {},
                         .choices = out.choices,
                         .finite = out.finite,
-                        .log_probs = out.log_probs});
+                        .log_probs = options.log_probs ? out.log_probs : Tensor()});
+  if (options.top_log_probs) top_log_probs(out);
 }
 
 void Verifier::top_log_probs(const Choices& out) {

@@ -6,6 +6,13 @@
 
 namespace coppice {
 
+// What the sequences of a step ask of sampling.
+struct SampleOptions {
+  bool greedy = false;         // all are greedy, without filter, penalty, bias or ban
+  bool log_probs = false;      // some want the log-probability of the choice
+  bool top_log_probs = false;  // some want alternatives
+};
+
 // Device memory at fixed addresses for the largest step.
 class Verifier {
  public:
@@ -25,13 +32,15 @@ class Verifier {
 
   // The pass: keys go to the cache, logits and features to the result.
   Choices forward(const ForwardBatch& batch);
-  // One choice for each output row. positions, seq_of_row, node_of_row are [num_outputs].
+  // One choice for each output row. positions, seq_of_row, node_of_row are [num_outputs]. `greedy`:
+  // as in SampleRowsArgs. The choices' log-probabilities are computed where `log_probs` asks.
   void sample(const Choices& out, const Tensor& positions, const Tensor& seq_of_row,
-              const Tensor& node_of_row, const TreeBuffers& trees, const SamplingBuffers& sampling);
-  // The likeliest ids of each output row, for logprobs.
-  void top_log_probs(const Choices& out);
+              const Tensor& node_of_row, const TreeBuffers& trees, const SamplingBuffers& sampling,
+              const SampleOptions& options);
 
  private:
+  void top_log_probs(const Choices& out);
+
   Backend& backend_;
   Model& model_;
   PagedKvCache& cache_;

@@ -123,6 +123,7 @@ class SampleRowsTest : public ::testing::Test {
     args.choices = pool.make<std::int32_t>({rows});
     args.finite = pool.make<std::int32_t>({rows});
     args.log_probs = pool.make<float>({rows});
+    args.greedy = says_greedy_;
     cpu::sample_rows(args, threads_);
     return {values<std::int32_t>(args.choices), values<std::int32_t>(args.finite),
             values<float>(args.log_probs)};
@@ -171,6 +172,7 @@ class SampleRowsTest : public ::testing::Test {
     return params;
   }
 
+  bool says_greedy_ = false;  // what SampleRowsArgs::greedy says
   ThreadPool threads_{2};
   std::mt19937 rng_{99};
 };
@@ -239,6 +241,10 @@ TEST_F(SampleRowsTest, GreedyTiesGoToTheLowestId) {
   Params params;
   params.temperature = 0;
   EXPECT_EQ(sample({logits}, params, {1}, {}, {}).choices[0], 3);
+  says_greedy_ = true;
+  EXPECT_EQ(sample({logits}, params, {1}, {}, {}).choices[0], 3);
+  logits[5] = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(sample({logits}, params, {1}, {}, {}).finite[0], 0);
 }
 
 TEST_F(SampleRowsTest, NotFiniteRowsAreFlaggedAndOnlyThey) {

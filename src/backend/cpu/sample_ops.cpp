@@ -41,8 +41,10 @@ class RowSampler {
     if (b >= 0) {
       const float* logits = args_.logits.row<float>(t);
       const std::int64_t vocab_size = args_.logits.shape(1);
+      // No filter can change the arg max, which needs no copy of the row.
+      const bool greedy = args_.greedy && args_.allowed.empty();
       for (std::int64_t id = 0; id < vocab_size; ++id) finite = finite && std::isfinite(logits[id]);
-      if (finite) choice = choose(t, b, logits, vocab_size);
+      if (finite) choice = greedy ? argmax(logits, vocab_size) : choose(t, b, logits, vocab_size);
       finite = choice >= 0;
       if (finite && !args_.log_probs.empty())
         args_.log_probs.data<float>()[t] = log_prob(logits, vocab_size, choice);
@@ -60,7 +62,7 @@ class RowSampler {
     penalise(t, b);
     add_bias(b);
     const float temperature = float_at(sampling_.temperature, b);
-    if (temperature <= 0) return argmax();
+    if (temperature <= 0) return argmax(z_.data(), vocab_size);
     candidates_.clear();
     for (std::int64_t id = 0; id < vocab_size; ++id)
       if (z_[static_cast<std::size_t>(id)] > kBanned)
@@ -135,12 +137,12 @@ class RowSampler {
       if (in_vocab(ids[i])) z(ids[i]) += values[i];
   }
 
-  std::int32_t argmax() const {
+  static std::int32_t argmax(const float* values, std::int64_t count) {
     std::int32_t best = -1;
-    float best_z = kBanned;
-    for (std::size_t id = 0; id < z_.size(); ++id)
-      if (z_[id] > best_z) {
-        best_z = z_[id];
+    float best_value = kBanned;
+    for (std::int64_t id = 0; id < count; ++id)
+      if (values[id] > best_value) {
+        best_value = values[id];
         best = static_cast<std::int32_t>(id);
       }
     return best;
