@@ -175,14 +175,12 @@ Json ChatTemplate::normalized_message(const Json& message) const {
       out.emplace_back(key, value);
     }
   }
-  const Json normalized(std::move(out));
+  Json normalized(std::move(out));
   if (normalized.find("role") == nullptr || !normalized.find("role")->is_string()) {
     bad_request("messages: every message needs a role");
   }
-  if (normalized.find("content") != nullptr) return normalized;
-  Json with_content = normalized;
-  with_content["content"] = Json("");
-  return with_content;
+  if (normalized.find("content") == nullptr) normalized["content"] = Json("");
+  return normalized;
 }
 
 // Templates that print arguments as JSON expect the object, not its text.

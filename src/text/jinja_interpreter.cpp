@@ -172,7 +172,7 @@ class Interpreter {
   }
 
   JinjaValue filtered_body(const JinjaStatement& statement, const JinjaScopePtr& scope) {
-    const JinjaValue text = JinjaValue::string(capture(statement.body, scope));
+    JinjaValue text = JinjaValue::string(capture(statement.body, scope));
     if (!statement.expression) return text;
     block_inputs_.push_back(text);
     JinjaValue result = evaluate(*statement.expression, scope);

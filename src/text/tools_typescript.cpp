@@ -259,6 +259,7 @@ class FunctionWriter {
       return a_first != b_first ? a_first : a->first < b->first;
     });
     std::vector<std::string> fields;
+    fields.reserve(members.size() + 1);
     for (const Json::Member* member : members) {
       fields.push_back(
           field(member->first, member->second, required.contains(member->first), inner));
