@@ -146,10 +146,18 @@ constexpr Composition kCompositionArray[] = {{
 }}  // namespace
 // clang-format on
 
-std::span<const std::uint32_t> class_runs() {{ return kClassRunArray; }}
-std::span<const CombiningRun> combining_runs() {{ return kCombiningRunArray; }}
-std::span<const std::uint32_t> decompositions() {{ return kDecompositionArray; }}
-std::span<const Composition> compositions() {{ return kCompositionArray; }}
+std::span<const std::uint32_t> class_runs() {{
+  return kClassRunArray;
+}}
+std::span<const CombiningRun> combining_runs() {{
+  return kCombiningRunArray;
+}}
+std::span<const std::uint32_t> decompositions() {{
+  return kDecompositionArray;
+}}
+std::span<const Composition> compositions() {{
+  return kCompositionArray;
+}}
 
 }}  // namespace coppice::unicode_data
 """
