@@ -75,7 +75,8 @@ BatchBuilder::PrefillRows BatchBuilder::build_prefill(std::span<const PrefillChu
   HostRows rows;
   std::vector<std::int32_t> output_rows, output_positions, output_seqs, output_slots;
   const auto places = static_cast<std::size_t>(num_places);
-  std::vector<std::int32_t> counts(places, -1), offsets(places + 1, 0);
+  // By place: the row of its last prompt token, the root of a tree without nodes; -1: none.
+  std::vector<std::int64_t> last_rows(places, -1);
   std::int64_t longest = 0;
   for (const PrefillChunk& chunk : chunks) {
     const Sequence& sequence = *chunk.sequence;
@@ -83,15 +84,20 @@ BatchBuilder::PrefillRows BatchBuilder::build_prefill(std::span<const PrefillChu
       rows.add(sequence, chunk.begin + i, provenance, buffers_.sizes().max_path);
     longest = std::max(longest, chunk.begin + chunk.count);
     if (!chunk.samples) continue;
-    // The last prompt token is the root of a tree without nodes.
-    counts[static_cast<std::size_t>(sequence.place)] = 0;
-    offsets[static_cast<std::size_t>(sequence.place)] =
-        static_cast<std::int32_t>(output_rows.size());
+    last_rows[static_cast<std::size_t>(sequence.place)] = rows.size() - 1;
     upload_int(buffers_.context_len, sequence.place, sequence.prompt_len - 1);
-    output_rows.push_back(static_cast<std::int32_t>(rows.size() - 1));
-    output_positions.push_back(rows.positions.back());
-    output_seqs.push_back(rows.seq_of_row.back());
-    output_slots.push_back(rows.slots.back());
+  }
+  std::vector<std::int32_t> counts(places, -1), offsets(places + 1, 0);
+  for (std::size_t place = 0; place < places; ++place) {
+    if (last_rows[place] >= 0) {
+      const auto row = static_cast<std::size_t>(last_rows[place]);
+      counts[place] = 0;
+      output_rows.push_back(static_cast<std::int32_t>(row));
+      output_positions.push_back(rows.positions[row]);
+      output_seqs.push_back(rows.seq_of_row[row]);
+      output_slots.push_back(rows.slots[row]);
+    }
+    offsets[place + 1] = static_cast<std::int32_t>(output_rows.size());
   }
   const std::int64_t count = rows.size(), num_outputs = std::ssize(output_rows);
   const auto upload = [&](const Tensor& tensor, const std::vector<std::int32_t>& values) {
