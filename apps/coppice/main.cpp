@@ -16,6 +16,7 @@ struct Verb {
 };
 
 constexpr std::array kVerbs{
+    Verb{"serve", "answer OpenAI-style HTTP requests; flags are vLLM's", coppice::run_serve},
     Verb{"generate", "continue a prompt; --stats compares plain, chain and tree",
          coppice::run_generate},
     Verb{"inspect", "what is in a checkpoint: architecture, sizes, format faults",
