@@ -47,7 +47,7 @@ sanitize: asan tsan
 asan tsan: oracles
 	@cmake --preset $@ -DCOPPICE_TESTS=ON > /dev/null
 	@cmake --build build-$@ -j $(JOBS)
-	@scripts/run_tests.sh build-$@
+	@scripts/run_tests.sh build-$@ -LE slow -E 'golden/target|oracle'
 
 bench: build
 	@scripts/bench.sh $(BUILD)
