@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "speculative_flags.h"
 #include "text/tokenizer.h"
 
 namespace coppice {
@@ -18,7 +17,9 @@ namespace coppice {
 struct SessionFlags {
   EngineConfig engine;
   SamplingParams sampling;
-  SpeculativeFlags speculative;
+  std::string speculative_config;  // vLLM's JSON
+  std::string method;
+  std::string budget;
   bool quiet = false;
 
   void add_to(CLI::App& app);

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "server/api_error.h"
-#include "server/event_stream.h"
 #include "server/http_text.h"
 
 namespace coppice {
@@ -168,8 +166,10 @@ void HttpRouter::handle(const HttpRequest& request,
                     {{"WWW-Authenticate", "Bearer"}});
     try {
       return route.handler(request, *tail, responder);
+    } catch (const Error& error) {
+      return refuse(http_status(error.kind()), error.what());
     } catch (const std::exception& error) {
-      return send_error(*responder, to_api_error(error));
+      return refuse(500, error.what());
     }
   }
   if (!allowed_methods.empty())
