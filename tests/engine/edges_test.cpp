@@ -2,6 +2,8 @@
 // around a cache block and a prefill chunk, caches just large enough, prompts that share.
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <functional>
 #include <set>
 
 #include "base/error.h"
@@ -152,6 +154,57 @@ TEST(EdgesTest, ARequestLargerThanTheCacheIsRefusedAndTheNextOneRuns) {
     EXPECT_THROW(run(*engine, request_of(prompt_of(50), huge)), Error) << huge;
 }
 
+// Numbers of a flag or a file: out of range is one line naming the field, never a crash.
+TEST(EdgesTest, ConfigurationsOutOfRangeAreRefusedByName) {
+  const std::vector<std::pair<std::string, std::function<void(EngineConfig&)>>> cases = {
+      {"ddtree_budget", [](auto& c) { c.speculative.ddtree_budget = -2; }},
+      {"ddtree_budget", [](auto& c) { c.speculative.ddtree_budget = 1'000'000'000'000; }},
+      {"max_ddtree_budget", [](auto& c) { c.speculative.max_ddtree_budget = 0; }},
+      {"num_speculative_tokens", [](auto& c) { c.speculative.num_speculative_tokens = -5; }},
+      {"num_speculative_tokens", [](auto& c) { c.speculative.num_speculative_tokens = INT64_MAX; }},
+      {"prompt_lookup_min", [](auto& c) { c.speculative.prompt_lookup_min = 0; }},
+      {"prompt_lookup_max", [](auto& c) { c.speculative.prompt_lookup_max = 1; }},
+      {"prompt_lookup_max", [](auto& c) { c.speculative.prompt_lookup_max = INT64_MAX; }},
+      {"draft_window_size", [](auto& c) { c.speculative.draft_window_size = -1; }},
+      {"max_model_len", [](auto& c) { c.max_model_len = -5; }},
+      {"max_model_len", [](auto& c) { c.max_model_len = INT64_MAX; }},
+      {"num_kv_blocks", [](auto& c) { c.num_kv_blocks = -1; }},
+      {"num_kv_blocks", [](auto& c) { c.num_kv_blocks = INT64_MAX; }},
+      {"kv_cache_bytes", [](auto& c) { c.kv_cache_bytes = -1; }},
+      {"max_num_seqs", [](auto& c) { c.max_num_seqs = 0; }},
+      {"max_num_seqs", [](auto& c) { c.max_num_seqs = INT64_MAX; }},
+      {"max_num_batched_tokens", [](auto& c) { c.max_num_batched_tokens = 0; }},
+      {"max_verify_rows", [](auto& c) { c.max_verify_rows = INT64_MAX; }},
+      {"threads", [](auto& c) { c.num_threads = 100'000; }},
+  };
+  for (const auto& [field, spoil] : cases) {
+    EngineConfig config;
+    config.device = "cpu";
+    config.model = kTinyK2;
+    spoil(config);
+    try {
+      Engine::load(config);
+      ADD_FAILURE() << field << " was accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument) << error.what();
+      EXPECT_EQ(std::string(error.what()).find(field), 0u) << error.what();
+    }
+  }
+}
+
+TEST(EdgesTest, AChainIsAsLongAsAsked) {
+  for (const SpeculativeMethod method : {SpeculativeMethod::kChain, SpeculativeMethod::kNgram}) {
+    auto engine =
+        make_tiny_engine({.speculative = {.method = method, .num_speculative_tokens = 2}});
+    std::size_t longest = 0;
+    engine->set_round_observer([&](const RoundTrace& trace) {
+      longest = std::max(longest, trace.tree.tokens.size() - 1);
+    });
+    run(*engine, request_of(golden_prompt("code_short"), 60));
+    EXPECT_EQ(longest, 2u) << name_of(method);
+  }
+}
+
 // Eight equal prompts in one step: nobody may read a block that is not filled yet.
 TEST(EdgesTest, EqualPromptsInOneStepEqualOneAlone) {
   auto reference = make_tiny_engine({.speculative = plain()});
@@ -202,7 +255,7 @@ TEST(EdgesTest, TurnsOfAChatEqualColdOnes) {
 
 TEST(EdgesTest, TemperatureAndSeedReachTheVerification) {
   auto engine = make_tiny_engine({.speculative = tree(16)});
-  Request request = request_of(golden_prompt("code_long"), 16);
+  Request request = request_of(golden_prompt("code_short"), 16);
   const std::vector<std::int32_t> certain = run(*engine, request).tokens;
   request.sampling.temperature = 1.5;
   request.sampling.seed = 3;
