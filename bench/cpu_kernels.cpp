@@ -1,5 +1,6 @@
 // CPU kernels against the read bandwidth of this machine, measured in the same run.
-//   bench_cpu_kernels [threads] [device]
+//   bench_cpu_kernels [threads] [device] [bandwidth]
+// "bandwidth" stops after the read bandwidth.
 // Weights rotate through more memory than the caches hold. Times are the best and the median of
 // the repetitions; GB/s counts weight bytes once per step, however many rows share them.
 #include <algorithm>
@@ -146,6 +147,7 @@ int main(int argc, char** argv) {
   std::printf("read bandwidth %.1f GB/s from memory, %.1f GB/s from 8 MiB, %.1f GB/s from 1 MiB\n",
               ceiling, read_bandwidth(pool, std::size_t{8} << 20),
               read_bandwidth(pool, std::size_t{1} << 20));
+  if (argc > 3 && std::string(argv[3]) == "bandwidth") return 0;
   bench_linear(*backend, ceiling, 1536, 576);
   bench_linear(*backend, ceiling, 8192, 1536);
   return 0;

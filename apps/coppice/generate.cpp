@@ -5,6 +5,7 @@
 #include <iostream>
 #include <iterator>
 
+#include "engine/model_text.h"
 #include "text_session.h"
 #include "verbs.h"
 
@@ -15,6 +16,7 @@ struct GenerateFlags {
   SessionFlags session;
   std::string prompt;
   std::string prompt_file;
+  bool chat = false;
   bool stats = false;
   int trace_tree = 0;  // rounds to draw
 };
@@ -27,6 +29,13 @@ std::string read_prompt(const GenerateFlags& flags) {
   if (!file)
     throw Error(ErrorKind::kNotFound, "--prompt-file " + flags.prompt_file + ": cannot be read");
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+std::vector<std::int32_t> chat_prompt(TextSession& session, const std::string& model,
+                                      const std::string& text) {
+  ChatInput input;
+  input.messages = Json::array({Json::object({{"role", "user"}, {"content", text}})});
+  return session.tokenizer().encode(load_chat_template(model).render(input));
 }
 
 void draw_rounds(TextSession& session, int rounds) {
@@ -93,6 +102,7 @@ int run_generate(int argc, char** argv) {
   flags.session.add_to(app);
   app.add_option("--prompt", flags.prompt, "text to continue; default: standard input");
   app.add_option("--prompt-file", flags.prompt_file);
+  app.add_flag("--chat", flags.chat, "the prompt is one user message: apply the chat template");
   app.add_flag("--stats", flags.stats,
                "generate plainly, by chain and by tree; compare tokens and speed");
   app.add_option("--trace-tree", flags.trace_tree, "draw the trees of the first rounds")
@@ -106,7 +116,9 @@ int run_generate(int argc, char** argv) {
 
   const std::string text = read_prompt(flags);
   TextSession session(flags.session);
-  const std::vector<std::int32_t> prompt = session.tokenizer().encode(text);
+  const std::vector<std::int32_t> prompt =
+      flags.chat ? chat_prompt(session, flags.session.engine.model, text)
+                 : session.tokenizer().encode(text);
   if (flags.trace_tree > 0) draw_rounds(session, flags.trace_tree);
   if (flags.trace_tree == 0) std::printf("%s", text.c_str());
   const Completion completion =

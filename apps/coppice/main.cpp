@@ -16,8 +16,10 @@ struct Verb {
 };
 
 constexpr std::array kVerbs{
+    Verb{"serve", "answer OpenAI-style HTTP requests; flags are vLLM's", coppice::run_serve},
     Verb{"generate", "continue a prompt; --stats compares plain, chain and tree",
          coppice::run_generate},
+    Verb{"chat", "talk to a model in the terminal", coppice::run_chat},
     Verb{"inspect", "what is in a checkpoint: architecture, sizes, format faults",
          coppice::run_inspect},
     Verb{"quantize", "write a BF16 or FP8 checkpoint's routed experts as INT4 group 32",

@@ -3,63 +3,16 @@
 #include <cstdio>
 
 #include "engine/model_text.h"
-#include "io/json_field.h"
 #include "io/model_path.h"
 #include "progress_bar.h"
 #include "sampling/stop_strings.h"
 #include "text/detokenizer.h"
 
 namespace coppice {
-namespace {
-
-std::int64_t parse_budget(const std::string& text, const std::string& flag) {
-  if (text == "auto") return kAutoBudget;
-  std::size_t used = 0;
-  try {
-    const long long value = std::stoll(text, &used);
-    if (used == text.size() && value >= 0) return value;
-  } catch (const std::exception&) {
-  }
-  throw Error(ErrorKind::kInvalidArgument,
-              flag + ": '" + text + "' is neither auto nor a number of nodes");
-}
-
-// vLLM's --speculative-config: {"method", "model", "num_speculative_tokens", "ddtree_budget" (or
-// ddtree_size)}.
-void apply_speculative_json(const std::string& text, EngineConfig& config) {
-  const Json document =
-      parse_json(text, "--speculative-config", {.error_kind = ErrorKind::kInvalidArgument});
-  const JsonField json(document, "--speculative-config", ErrorKind::kInvalidArgument);
-  SpeculativeConfig& speculative = config.speculative;
-  speculative.method = parse_speculative_method(json.get("method", "ddtree"));
-  config.speculative_model = json.get("model", "");
-  speculative.num_speculative_tokens =
-      json.get<std::int64_t>("num_speculative_tokens", speculative.num_speculative_tokens);
-  speculative.prompt_lookup_min =
-      json.get<std::int64_t>("prompt_lookup_min", speculative.prompt_lookup_min);
-  speculative.prompt_lookup_max =
-      json.get<std::int64_t>("prompt_lookup_max", speculative.prompt_lookup_max);
-  for (const char* key : {"ddtree_budget", "ddtree_size", "tree_budget"}) {
-    const auto budget = json.find(key);
-    if (!budget) continue;
-    speculative.ddtree_budget = budget->value().is_string()
-                                    ? parse_budget(budget->as<std::string>(), budget->path())
-                                    : budget->as<std::int64_t>();
-  }
-}
-
-}  // namespace
-
 void SessionFlags::add_to(CLI::App& app) {
   app.add_option("model,--model,--model-path", engine.model, "model folder, GGUF file or hub id")
       ->required();
-  app.add_option("--speculative-config", speculative_config,
-                 "JSON as in vLLM: method, model, ddtree_budget ...");
-  app.add_option("--drafter,--spec-model,--speculative-draft-model-path", engine.speculative_model,
-                 "folder of the DFlash drafter");
-  app.add_option("--spec-method,--speculative-algorithm", method, "none, chain, ddtree or ngram");
-  app.add_option("--ddtree-budget,--speculative-ddtree-budget", budget,
-                 "nodes of a tree without its root, or auto");
+  speculative.add_to(app);
   app.add_option("--device", engine.device, "auto, cpu, cpu-reference, cuda or cuda:N");
   app.add_option("--threads", engine.num_threads, "CPU threads; 0: all that may be used");
   app.add_option("--max-model-len,--context-length", engine.max_model_len,
@@ -79,13 +32,8 @@ void SessionFlags::add_to(CLI::App& app) {
 }
 
 void SessionFlags::finish() {
-  if (!engine.speculative_model.empty()) engine.speculative.method = SpeculativeMethod::kDdtree;
-  if (!speculative_config.empty()) apply_speculative_json(speculative_config, engine);
-  if (!method.empty()) engine.speculative.method = parse_speculative_method(method);
-  if (!budget.empty()) engine.speculative.ddtree_budget = parse_budget(budget, "--ddtree-budget");
+  speculative.apply(engine);
   engine.model = resolve_model(engine.model).string();
-  if (!engine.speculative_model.empty())
-    engine.speculative_model = resolve_model(engine.speculative_model).string();
 }
 
 TextSession::TextSession(const SessionFlags& flags)

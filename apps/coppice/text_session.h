@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "speculative_flags.h"
 #include "text/tokenizer.h"
 
 namespace coppice {
@@ -17,9 +18,7 @@ namespace coppice {
 struct SessionFlags {
   EngineConfig engine;
   SamplingParams sampling;
-  std::string speculative_config;  // vLLM's JSON
-  std::string method;
-  std::string budget;
+  SpeculativeFlags speculative;
   bool quiet = false;
 
   void add_to(CLI::App& app);

@@ -4,8 +4,10 @@
 
 namespace coppice {
 
+int run_chat(int argc, char** argv);
 int run_generate(int argc, char** argv);
 int run_inspect(int argc, char** argv);
 int run_quantize(int argc, char** argv);
+int run_serve(int argc, char** argv);
 
 }  // namespace coppice

@@ -10,7 +10,8 @@ namespace {
 constexpr float kNoLimit = -std::numeric_limits<float>::infinity();
 constexpr std::int64_t kProbeEvery = 128;  // while drafting is paused: this often ...
 constexpr std::int64_t kProbeRounds = 2;   // ... so many rounds draft
-constexpr std::int64_t kMinRounds = 32;    // drafting is not judged before its costs are learnt
+constexpr std::int64_t kMinRounds = 4;     // drafting is not judged before so many
+constexpr std::int64_t kSureRounds = 32;   // until then it keeps the benefit of the doubt
 constexpr std::int64_t kRateWindow = 48;   // the same, for the rate that decides about drafting
 constexpr std::int64_t kWindow = 16;       // samples of a moving average
 constexpr double kDecay = 0.995;           // of acceptance sums, per sequence and round
@@ -99,7 +100,9 @@ std::vector<float> BudgetController::calibration() const {
 bool BudgetController::drafting_pays(std::int64_t num_sequences) const {
   const double plain_ms = verify_ms(num_sequences);
   if (plain_ms <= 0 || drafted_round_ms_.value <= 0) return true;
-  return tokens_per_round_.value / drafted_round_ms_.value > 1.01 / plain_ms;
+  const auto count = static_cast<double>(tokens_per_round_.count);
+  const double doubt = tokens_per_round_.count < kSureRounds ? 0.8 / std::sqrt(count) : 0.0;
+  return (1 + doubt) * tokens_per_round_.value / drafted_round_ms_.value > 1.01 / plain_ms;
 }
 
 // Pauses when drafting has lost against plain rounds, and judges every probe by itself.

@@ -21,6 +21,7 @@ std::int32_t variant_of(const SampleOptions& options) {
 
 void DecodeRound::run(const RoundShape& shape) {
   Backend& backend = parts_.backend;
+  verb_ns_ = {};
   last_mark_ns_ = parts_.clock.now_ns();
   const std::int32_t variant = (shape.drafting ? 1 : 0) | (shape.cut_by_cost ? 2 : 0);
   backend.run_graph({kPropose, narrow(shape.batch), narrow(shape.max_rows), variant}, [&] {
@@ -29,23 +30,26 @@ void DecodeRound::run(const RoundShape& shape) {
     cut_and_compile(shape);
   });
   const std::int64_t rows = rows_to_verify(shape);
+  mark(Verb::kDraft);
+  choices_ = parts_.verifier.outputs(rows, rows);
   backend.run_graph({kJudge, narrow(shape.batch), narrow(rows), variant_of(shape.sample)}, [&] {
     verify(shape, rows);
     commit(shape);
   });
   parts_.buffers.download_results();
+  mark(Verb::kVerify);
   num_rows_ = parts_.buffers.host_results.row_offsets.data<std::int32_t>()[shape.batch];
 }
 
 void DecodeRound::draft(const RoundShape& shape) {
   if (shape.drafting) parts_.drafter.draft(draft_batch(shape.batch));
-  mark(Verb::kDraft);
+  mark_within_graph(Verb::kDraft);
 }
 
 void DecodeRound::build_trees(const RoundShape& shape) {
   Drafter& drafter = shape.drafting ? parts_.drafter : parts_.no_drafter;
   drafter.build_tree(draft_batch(shape.batch));
-  mark(Verb::kTreeBuild);
+  mark_within_graph(Verb::kTreeBuild);
 }
 
 void DecodeRound::cut_and_compile(const RoundShape& shape) {
@@ -65,27 +69,27 @@ void DecodeRound::cut_and_compile(const RoundShape& shape) {
                                .path_len = b.path_len.rows(0, shape.max_rows),
                                .path = b.path.rows(0, shape.max_rows),
                                .row_offsets = b.results.row_offsets.rows(0, shape.batch + 1)});
-  mark(Verb::kCutAndCompile);
+  mark_within_graph(Verb::kCutAndCompile);
 }
 
 void DecodeRound::verify(const RoundShape& shape, std::int64_t rows) {
   RoundBuffers& b = parts_.buffers;
-  choices_ =
-      parts_.verifier.forward({.token_ids = b.token_ids.rows(0, rows),
-                               .positions = b.positions.rows(0, rows),
-                               .slots = b.slots.rows(0, rows),
-                               .attention = {.seq_of_row = b.seq_of_row.rows(0, rows),
-                                             .kv_len = b.kv_len.rows(0, rows),
-                                             .path_len = b.path_len.rows(0, rows),
-                                             .path = b.path.rows(0, rows),
-                                             .block_tables = b.block_tables.rows(0, shape.batch),
-                                             .max_kv_len = b.sizes().max_blocks * kBlockSize,
-                                             .provenance = Provenance::kDecided},
-                               .output_rows = {}});
+  const ForwardBatch batch = {.token_ids = b.token_ids.rows(0, rows),
+                              .positions = b.positions.rows(0, rows),
+                              .slots = b.slots.rows(0, rows),
+                              .attention = {.seq_of_row = b.seq_of_row.rows(0, rows),
+                                            .kv_len = b.kv_len.rows(0, rows),
+                                            .path_len = b.path_len.rows(0, rows),
+                                            .path = b.path.rows(0, rows),
+                                            .block_tables = b.block_tables.rows(0, shape.batch),
+                                            .max_kv_len = b.sizes().max_blocks * kBlockSize,
+                                            .provenance = Provenance::kDecided},
+                              .output_rows = {}};
+  parts_.verifier.forward(batch, choices_);
   parts_.verifier.sample(choices_, b.positions.rows(0, rows), b.seq_of_row.rows(0, rows),
                          b.node_of_row.rows(0, rows), trees(shape.batch),
                          parts_.sampling.view(shape.batch), shape.sample);
-  mark(Verb::kVerify);
+  mark_within_graph(Verb::kVerify);
 }
 
 void DecodeRound::commit(const RoundShape& shape) {
@@ -104,7 +108,7 @@ void DecodeRound::commit(const RoundShape& shape) {
                                          Provenance::kDecided);
   }
   gather_log_probs(shape.batch, choices_, shape.sample);
-  mark(Verb::kCommit);
+  mark_within_graph(Verb::kCommit);
 }
 
 void DecodeRound::accept(std::int64_t batch, const Verifier::Choices& out, const Tensor& slots) {
@@ -176,10 +180,13 @@ std::int64_t DecodeRound::rows_to_verify(const RoundShape& shape) {
 }
 
 void DecodeRound::mark(Verb verb) {
-  if (parts_.backend.device() != Device::kCpu) return;
   const std::int64_t now = parts_.clock.now_ns();
-  verb_ns_[static_cast<std::size_t>(verb)] = now - last_mark_ns_;
+  verb_ns_[static_cast<std::size_t>(verb)] += now - last_mark_ns_;
   last_mark_ns_ = now;
+}
+
+void DecodeRound::mark_within_graph(Verb verb) {
+  if (parts_.backend.device() == Device::kCpu) mark(verb);
 }
 
 }  // namespace coppice

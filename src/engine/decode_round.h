@@ -62,7 +62,10 @@ class DecodeRound {
   DraftBatch draft_batch(std::int64_t batch) const;
   TreeBuffers trees(std::int64_t batch) const;
   std::int64_t rows_to_verify(const RoundShape& shape);
+  // Time since the last mark goes to a verb. Within a graph that means something only where ops run
+  // at once; elsewhere the first graph counts as draft, the second as verify.
   void mark(Verb verb);
+  void mark_within_graph(Verb verb);
 
   RoundParts parts_;
   std::array<std::int64_t, kNumVerbs> verb_ns_{};

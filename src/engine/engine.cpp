@@ -77,6 +77,9 @@ class Engine::Impl {
   bool has_work() const { return scheduler_.has_work(); }
   const ModelConfig& model_config() const { return runner_.model().config(); }
   std::int64_t max_model_len() const { return max_model_len_; }
+  std::int64_t max_request_len() const {
+    return std::min(max_model_len_, runner_.num_blocks() * kBlockSize - runner_.reserve());
+  }
   const EngineMetrics& metrics() {
     metrics_.num_preemptions = scheduler_.num_preemptions();
     metrics_.num_running = scheduler_.num_running();
@@ -504,6 +507,9 @@ const ModelConfig& Engine::model_config() const {
 }
 std::int64_t Engine::max_model_len() const {
   return impl_->max_model_len();
+}
+std::int64_t Engine::max_request_len() const {
+  return impl_->max_request_len();
 }
 std::string Engine::describe() const {
   return impl_->describe();

@@ -95,6 +95,9 @@ class Engine {
   const EngineMetrics& metrics() const;
   const ModelConfig& model_config() const;
   std::int64_t max_model_len() const;
+  // Prompt and output tokens of the largest request that fits: max_model_len, or less if the cache
+  // holds less.
+  std::int64_t max_request_len() const;
   // The effective mode in one line: backend, method and budget, cache size, limits.
   std::string describe() const;
 

@@ -120,7 +120,8 @@ void ModelRunner::prefill(std::span<const PrefillChunk> chunks, Provenance prove
                           std::int64_t batch, const SampleOptions& options) {
   RoundBuffers& b = *buffers_;
   const BatchBuilder::PrefillRows rows = batch_builder_->build_prefill(chunks, provenance, batch);
-  prefill_choices_ = verifier_->forward(rows.batch);
+  prefill_choices_ = verifier_->outputs(rows.batch.num_rows(), rows.num_outputs);
+  verifier_->forward(rows.batch, prefill_choices_);
   if (has_drafter_model())
     parts_.drafter_model->append_context(prefill_choices_.features, rows.batch.positions,
                                          rows.batch.slots, *drafter_cache_, provenance);
@@ -181,7 +182,7 @@ double ModelRunner::measure_verify_ms(std::int64_t rows) {
   std::vector<double> times;
   for (int repeat = 0; repeat < 3; ++repeat) {
     const std::int64_t start = parts_.clock->now_ns();
-    verifier_->forward(batch);
+    verifier_->forward(batch, verifier_->outputs(rows, rows));
     parts_.backend->synchronize();
     times.push_back(static_cast<double>(parts_.clock->now_ns() - start) / 1e6);
   }

@@ -1,8 +1,9 @@
-// The text side of a model: its tokenizer, wherever its files keep it.
+// The text side of a model: tokenizer and chat template, wherever its files keep them.
 #pragma once
 
 #include <string>
 
+#include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace coppice {
@@ -10,5 +11,8 @@ namespace coppice {
 // `path`: a model folder (tiktoken.model or tokenizer.json) or a GGUF file. Throws Error naming the
 // file.
 Tokenizer load_tokenizer(const std::string& path);
+
+// The same places' chat template. Throws Error(kNotFound) when the model brings none.
+ChatTemplate load_chat_template(const std::string& path);
 
 }  // namespace coppice

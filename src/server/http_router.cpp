@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "server/api_error.h"
+#include "server/event_stream.h"
 #include "server/http_text.h"
 
 namespace coppice {
@@ -166,10 +168,8 @@ void HttpRouter::handle(const HttpRequest& request,
                     {{"WWW-Authenticate", "Bearer"}});
     try {
       return route.handler(request, *tail, responder);
-    } catch (const Error& error) {
-      return refuse(http_status(error.kind()), error.what());
     } catch (const std::exception& error) {
-      return refuse(500, error.what());
+      return send_error(*responder, to_api_error(error));
     }
   }
   if (!allowed_methods.empty())

@@ -286,6 +286,8 @@ awaitable<bool> HttpServer::Impl::Connection::send_all(std::shared_ptr<Outbox> o
       stream_.expires_never();
       if (error) co_return false;
       bytes.clear();
+      if (complete) co_return true;
+      continue;  // a wake-up that came during the write found nobody waiting
     }
     if (complete) co_return true;
     if (!stream_.socket().is_open()) co_return false;

@@ -30,18 +30,18 @@ Verifier::Verifier(Backend& backend, Model& model, PagedKvCache& cache, std::int
   all_.features = features_buffer_.tensor(act, {max_rows, feature_size});
 }
 
-Verifier::Choices Verifier::forward(const ForwardBatch& batch) {
-  const std::int64_t outputs = batch.num_outputs();
-  Choices out = {.logits = all_.logits.rows(0, outputs),
-                 .choices = all_.choices.rows(0, outputs),
-                 .finite = all_.finite.rows(0, outputs),
-                 .log_probs = all_.log_probs.rows(0, outputs),
-                 .top_ids = all_.top_ids.rows(0, outputs),
-                 .top_log_probs = all_.top_log_probs.rows(0, outputs),
-                 .features = {}};
-  if (!all_.features.empty()) out.features = all_.features.rows(0, batch.num_rows());
+Verifier::Choices Verifier::outputs(std::int64_t num_rows, std::int64_t num_outputs) const {
+  return {.logits = all_.logits.rows(0, num_outputs),
+          .choices = all_.choices.rows(0, num_outputs),
+          .finite = all_.finite.rows(0, num_outputs),
+          .log_probs = all_.log_probs.rows(0, num_outputs),
+          .top_ids = all_.top_ids.rows(0, num_outputs),
+          .top_log_probs = all_.top_log_probs.rows(0, num_outputs),
+          .features = all_.features.empty() ? Tensor() : all_.features.rows(0, num_rows)};
+}
+
+void Verifier::forward(const ForwardBatch& batch, const Choices& out) {
   model_.forward(batch, cache_, out.logits, out.features);
-  return out;
 }
 
 void Verifier::sample(const Choices& out, const Tensor& positions, const Tensor& seq_of_row,

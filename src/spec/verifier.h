@@ -30,8 +30,10 @@ class Verifier {
     Tensor features;       // [num_rows, feature_size] act; empty without a drafter network
   };
 
-  // The pass: keys go to the cache, logits and features to the result.
-  Choices forward(const ForwardBatch& batch);
+  // Where a step of so many rows and outputs leaves its results: fixed addresses.
+  Choices outputs(std::int64_t num_rows, std::int64_t num_outputs) const;
+  // The pass: keys go to the cache, logits and features to `out`.
+  void forward(const ForwardBatch& batch, const Choices& out);
   // One choice for each output row. positions, seq_of_row, node_of_row are [num_outputs]. `greedy`:
   // as in SampleRowsArgs. The choices' log-probabilities are computed where `log_probs` asks.
   void sample(const Choices& out, const Tensor& positions, const Tensor& seq_of_row,

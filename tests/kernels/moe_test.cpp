@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <random>
+#include <set>
 #include <vector>
 
 #include "kernels/gemm/skinny_gemm.h"
@@ -225,7 +227,7 @@ TEST_P(MoeExpertsTest, AgreesWithDoublePrecision) {
 TEST_P(MoeExpertsTest, ARowsBitsDependOnThatRowOnly) {
   int active = 0;
   const std::vector<float> together = run(x_, ids_, 0, kTokens, &active);
-  EXPECT_EQ(active, kExperts - 1);
+  EXPECT_EQ(active, static_cast<int>(std::set<int>(ids_.begin(), ids_.end()).size()));
   for (int token = 0; token < kTokens; ++token) {
     const std::vector<float> alone = run(x_, ids_, token, 1);
     EXPECT_EQ(std::memcmp(alone.data(), &together[size_t(token) * hidden()], hidden() * 4), 0)

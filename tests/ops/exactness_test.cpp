@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
+#include <limits>
 #include <memory>
 
 #include "backend/factory/make_backend.h"
@@ -136,6 +138,32 @@ TEST_P(ExactnessTest, AddRmsNormIsAddThenRmsNorm) {
     if (backend_->activation_dtype() != DType::kF32) continue;
     for (std::int64_t i = 0; i < size; ++i)
       EXPECT_EQ(sums[static_cast<std::size_t>(i)], 3 * noise(1, 0, i) + noise(2, 0, i));
+  }
+}
+
+// A row that went wrong must be seen to be wrong: rounding activations to integers may not hide it.
+TEST_P(ExactnessTest, NanAndInfinityReachTheResultsOfTheirOwnRowOnly) {
+  constexpr std::int64_t kIn = 64, kOut = 24, kRows = 3;
+  for (const WeightFormat format :
+       {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt4Group32, WeightFormat::kQ4_0,
+        WeightFormat::kQ4_1, WeightFormat::kQ8_0}) {
+    const HostMatrix matrix = random_matrix(format, kOut, kIn, 10).view();
+    const LinearWeight weight = backend_->load_linear({&matrix, 1});
+    for (const float bad :
+         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+      Staging s(*backend_);
+      std::vector<float> x = noise_values(1, kRows * kIn);
+      x[kIn + 37] = bad;
+      const Tensor out = s.f32_out(kRows, {kOut});
+      backend_->linear({.x = s.act({kRows, kIn}, x), .weight = &weight, .out = out});
+      const std::vector<float> values = s.read(out);
+      for (std::int64_t row = 0; row < kRows; ++row) {
+        const auto begin = values.begin() + row * kOut;
+        const auto finite =
+            std::count_if(begin, begin + kOut, [](float value) { return std::isfinite(value); });
+        EXPECT_EQ(finite, row == 1 ? 0 : kOut) << name_of(format) << " row " << row;
+      }
+    }
   }
 }
 

@@ -38,4 +38,9 @@ __device__ inline void bulk_copy_fence() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
+// The same for shared memory that bulk copies will overwrite.
+__device__ inline void bulk_copy_shared_fence() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 }  // namespace coppice::kernels

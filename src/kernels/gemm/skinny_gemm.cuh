@@ -1,11 +1,10 @@
 // Device side of skinny_gemm.h.
 //
-// One persistent block per SM; warps have roles: eight multiply, one streams weights and one
-// streams inputs into a ring of stages by bulk copies, two add the multiplying warps' sums and
-// write results. Weights start to flow before the previous kernel has finished. Weights are the
-// 16-row operand of the MMA, tokens its eight columns. Within a group of 32 inputs lane q of a row
-// takes inputs 8 q to 8 q + 7 for both operands, so plain 16-byte loads of row-major data are
-// fragments.
+// One persistent block per SM; warps have roles: eight multiply, four stream weights and two stream
+// inputs into a ring of stages, four add the multiplying warps' sums and write results. Weights start
+// to flow before the previous kernel has finished. Weights are the 16-row operand of the MMA, tokens
+// its eight columns. Within a group of 32 inputs lane q of a row takes inputs 8 q to 8 q + 7 for both
+// operands, so plain 16-byte loads of row-major data are fragments.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -24,19 +23,21 @@ namespace coppice::kernels {
 
 inline constexpr int kSkinnyWarps = 8;  // that multiply: two warpgroups
 inline constexpr int kSkinnyWeightThreads = 128, kSkinnyInputThreads = 64;
-inline constexpr int kSkinnyFinishWarps = 2;
+inline constexpr int kSkinnyFinishWarps = 4;
 inline constexpr int kSkinnyFirstWeight = 32 * kSkinnyWarps;  // first thread of each role
 inline constexpr int kSkinnyFirstInput = kSkinnyFirstWeight + kSkinnyWeightThreads;
 inline constexpr int kSkinnyFirstFinish = kSkinnyFirstInput + kSkinnyInputThreads;
-inline constexpr int kSkinnyThreads = kSkinnyFirstFinish + 32 * kSkinnyFinishWarps;
+inline constexpr int kSkinnyLastFinish = kSkinnyFirstFinish + 32 * kSkinnyFinishWarps;
+// Whole warpgroups, which can trade registers: the last two warps have no role.
+inline constexpr int kSkinnyThreads = (kSkinnyLastFinish + 127) / 128 * 128;
 
 struct SkinnyGemmKernelParams {
   SkinnyGemmParams op;
   SkinnyGemmSplit split;
   SkinnyGemmTiles tiles;
-  uint32_t* tile_counters;  // [m16 tiles, chunks] segments that are done
-  float4* partial;          // [m16 tiles, chunks, segments, columns, 32 lanes]
-  int groups;               // of outputs per head: 16 * kTiles * 8 / warps_k each
+  uint32_t* piece_counters;  // [pieces] segments that are done
+  float4* partial;           // [pieces, segments, 32 lanes]
+  int groups;                // of outputs per head: 16 * kTiles * 8 / warps_k each
 };
 
 // Work item: one group of outputs of one head, one segment of the inputs, one chunk of tokens.
@@ -63,21 +64,20 @@ __device__ inline SkinnyItem decode_item(const SkinnyGemmKernelParams& p, int it
 // `pitch` bytes apart: 64 more than a multiple of 128, so that fragment loads meet no bank twice.
 struct SkinnyShared {
   uint8_t* stages;
-  float4* sums;  // [finishing warps, kSkinnySumBuffers, warps, 32 lanes]
+  float4* sums;  // [kSkinnySumSlots, warps, 32 lanes]
   uint64_t *weights_full, *inputs_full, *empty;
-  uint64_t *sums_full, *sums_empty;  // [finishing warps, kSkinnySumBuffers]
+  uint64_t *sums_full, *sums_empty;  // [kSkinnySumSlots]
 };
 
 __device__ inline SkinnyShared carve_skinny_shared(const SkinnyGemmKernelParams& p, uint8_t* base) {
   SkinnyShared s;
   s.stages = base;
   s.sums = reinterpret_cast<float4*>(base + p.tiles.stages * p.tiles.stage_bytes);
-  s.weights_full = reinterpret_cast<uint64_t*>(s.sums + kSkinnyFinishWarps * kSkinnySumBuffers *
-                                                            kSkinnyWarps * 32);
+  s.weights_full = reinterpret_cast<uint64_t*>(s.sums + kSkinnySumSlots * kSkinnyWarps * 32);
   s.inputs_full = s.weights_full + p.tiles.stages;
   s.empty = s.inputs_full + p.tiles.stages;
   s.sums_full = s.empty + p.tiles.stages;
-  s.sums_empty = s.sums_full + kSkinnyFinishWarps * kSkinnySumBuffers;
+  s.sums_empty = s.sums_full + kSkinnySumSlots;
   return s;
 }
 
@@ -88,7 +88,7 @@ __device__ inline void init_skinny_barriers(const SkinnyGemmKernelParams& p,
     mbarrier_init(&s.inputs_full[i], kSkinnyInputThreads);
     mbarrier_init(&s.empty[i], kSkinnyWarps);
   }
-  for (int i = 0; i < kSkinnyFinishWarps * kSkinnySumBuffers; ++i) {
+  for (int i = 0; i < kSkinnySumSlots; ++i) {
     mbarrier_init(&s.sums_full[i], kSkinnyWarps);
     mbarrier_init(&s.sums_empty[i], 1);
   }
@@ -110,6 +110,23 @@ __device__ inline RowPiece row_piece(int warps_k, int thread) {
           row_copies * 16 + 64};
 }
 
+// Starts the copies of this thread's piece of rows [0, count): `from` is the piece in row 0, rows
+// are `stride` elements apart.
+template <typename... Policy>
+__device__ inline void copy_pieces(const RowPiece& piece, uint8_t* to, const __nv_bfloat16* from,
+                                   int count, int64_t stride, Policy... policy) {
+  to += piece.first_row * piece.pitch;
+  from += piece.first_row * stride;
+  const int to_step = piece.row_step * piece.pitch;
+  const int64_t from_step = piece.row_step * stride;
+#pragma unroll 4
+  for (int row = piece.first_row; row < count; row += piece.row_step) {
+    async_copy_16(to, from, policy...);
+    to += to_step;
+    from += from_step;
+  }
+}
+
 template <int kTiles>
 __device__ void produce_weight_rows(const SkinnyGemmKernelParams& p, const SkinnyShared& shared,
                                     SkinnyRange range) {
@@ -129,9 +146,7 @@ __device__ void produce_weight_rows(const SkinnyGemmKernelParams& p, const Skinn
       mbarrier_wait(&shared.empty[at.index], at.parity ^ 1);
       uint8_t* stage = shared.stages + at.index * p.tiles.stage_bytes + piece.input * 2;
       const auto* from = source + step * row_inputs + piece.input;
-      for (int row = piece.first_row; row < count; row += piece.row_step) {
-        async_copy_16(stage + row * piece.pitch, from + row * p.op.inputs, policy);
-      }
+      copy_pieces(piece, stage, from, count, p.op.inputs, policy);
       async_copy_arrive(&shared.weights_full[at.index]);
       at.advance(p.tiles.stages);
     }
@@ -158,9 +173,7 @@ __device__ void produce_input_rows(const SkinnyGemmKernelParams& p, const Skinny
       uint8_t* stage = shared.stages + at.index * p.tiles.stage_bytes + weight_rows * piece.pitch +
                        piece.input * 2;
       const auto* from = source + step * row_inputs + piece.input;
-      for (int row = piece.first_row; row < count; row += piece.row_step) {
-        async_copy_16(stage + row * piece.pitch, from + row * p.op.x_stride);
-      }
+      copy_pieces(piece, stage, from, count, p.op.x_stride);
       async_copy_arrive(&shared.inputs_full[at.index]);
       at.advance(p.tiles.stages);
     }
@@ -197,77 +210,86 @@ __device__ inline void add(float4& sum, float4 part) {
   sum.w = __fadd_rn(sum.w, part.w);
 }
 
-__device__ inline int64_t tile_index(const SkinnyGemmKernelParams& p, const SkinnyItem& item,
-                                     int tile16) {
-  return (int64_t{item.head} * (p.op.outputs / 16) + tile16) * p.tiles.chunks + item.chunk;
+// A piece is one m16 tile of outputs by one n8 tile of tokens. The pieces of an item go to the
+// finishing warps in turn, by way of a ring of slots that all share.
+struct SkinnyPiece {
+  int tile16, column;  // the m16 tile of the head, the n8 tile over all chunks
+};
+
+__device__ inline int64_t piece_index(const SkinnyGemmKernelParams& p, int head,
+                                      const SkinnyPiece& piece) {
+  const int columns = p.tiles.chunks * p.tiles.columns;
+  return (int64_t{head} * (p.op.outputs / 16) + piece.tile16) * columns + piece.column;
 }
 
-// Where the sums of one m16 tile, segment and column tile wait for the other segments.
-template <int kColumns>
-__device__ inline float4* partial_sums(const SkinnyGemmKernelParams& p, const SkinnyItem& item,
-                                       int tile16, int segment, int column) {
-  const int64_t tile = tile_index(p, item, tile16) * p.split.segments + segment;
-  return p.partial + (tile * kColumns + column) * 32 + threadIdx.x % 32;
-}
-
-// Counts a finished segment of an m16 tile; the warp that brings the last one adds all in order.
-template <int kColumns>
-__device__ void finish_segment(const SkinnyGemmKernelParams& p, const SkinnyItem& item,
-                               int tile16) {
-  const int lane = threadIdx.x % 32, segments = p.split.segments;
-  uint32_t* counter = &p.tile_counters[tile_index(p, item, tile16)];
-  __syncwarp();
-  uint32_t before = 0;
-  if (lane == 0) before = fetch_add_acq_rel(counter, 1);
-  before = __shfl_sync(~0u, before, 0);
-  if (before + 1 != static_cast<uint32_t>(segments)) return;
-  if (lane == 0) *counter = 0;
-  for (int n = 0; n < kColumns; ++n) {
-    float4 total = make_float4(0, 0, 0, 0);
-#pragma unroll 7
-    for (int s = 0; s < segments; ++s) {
-      add(total, __ldcg(partial_sums<kColumns>(p, item, tile16, s, n)));
+// Adds all segments of a piece in order and writes it.
+__device__ inline void combine_segments(const SkinnyGemmKernelParams& p, const SkinnyItem& item,
+                                        const SkinnyPiece& piece) {
+  constexpr int kBatch = 8;  // loads in flight
+  const int segments = p.split.segments;
+  const float4* parts =
+      p.partial + piece_index(p, item.head, piece) * segments * 32 + threadIdx.x % 32;
+  float4 total = make_float4(0, 0, 0, 0);
+  for (int first = 0; first < segments; first += kBatch) {
+    float4 part[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (first + i < segments) part[i] = __ldcg(&parts[(first + i) * 32]);
     }
-    write_outputs(p, item, tile16, (item.chunk * kColumns + n) * 8, total);
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (first + i < segments) add(total, part[i]);
+    }
   }
+  write_outputs(p, item, piece.tile16, piece.column * 8, total);
 }
 
-// Adds the sums of the warps that share inputs, in warp order. This finishing warp takes the m16
-// tiles m of the multiplying warps with m % 2 equal to its number, over all items.
+// Adds the sums of the warps that share inputs, in warp order. With several segments the warp that
+// brings the last one of a piece adds all of them.
 template <int kTiles, int kColumns>
 __device__ void finish_rows(const SkinnyGemmKernelParams& p, const SkinnyShared& shared,
                             SkinnyRange range) {
   const int finisher = (threadIdx.x - kSkinnyFirstFinish) / 32, lane = threadIdx.x % 32;
   const int warps_k = p.split.warps_k, warp_rows = kSkinnyWarps / warps_k;
-  RingIndex at;
+  uint32_t turn = 0;  // of the piece, over all items of the block
   for (int index = range.begin; index < range.end; ++index) {
     const SkinnyItem item = decode_item(p, index);
-    for (int m = 0; m < kTiles; ++m) {
-      if ((index * kTiles + m) % kSkinnyFinishWarps != finisher) continue;
-      for (int n = 0; n < kColumns; ++n) {
-        const int slot = finisher * kSkinnySumBuffers + at.index;
-        mbarrier_wait(&shared.sums_full[slot], at.parity);
-        for (int r = 0; r < warp_rows; ++r) {
-          const float4* parts = shared.sums + (slot * kSkinnyWarps + r * warps_k) * 32 + lane;
-          float4 total = make_float4(0, 0, 0, 0);
-          for (int k = 0; k < warps_k; ++k) add(total, parts[k * 32]);
-          const int tile16 = (item.group * warp_rows + r) * kTiles + m;
-          if (tile16 * 16 >= p.op.outputs) continue;
-          if (p.split.segments == 1) {
-            write_outputs(p, item, tile16, (item.chunk * kColumns + n) * 8, total);
-          } else {
-            *partial_sums<kColumns>(p, item, tile16, item.segment, n) = total;
-          }
-        }
-        __syncwarp();
-        if (lane == 0) mbarrier_arrive(&shared.sums_empty[slot]);
-        at.advance(kSkinnySumBuffers);
-      }
-      if (p.split.segments == 1) continue;
+    SkinnyPiece mine = {};  // lane i keeps this warp's i-th piece of the item
+    int count = 0;
+    for (int i = 0; i < kTiles * kColumns; ++i, ++turn) {
+      if (turn % kSkinnyFinishWarps != finisher) continue;
+      const int slot = turn % kSkinnySumSlots, m = i / kColumns;
+      mbarrier_wait(&shared.sums_full[slot], turn / kSkinnySumSlots % 2);
       for (int r = 0; r < warp_rows; ++r) {
-        const int tile16 = (item.group * warp_rows + r) * kTiles + m;
-        if (tile16 * 16 < p.op.outputs) finish_segment<kColumns>(p, item, tile16);
+        const SkinnyPiece piece = {(item.group * warp_rows + r) * kTiles + m,
+                                   item.chunk * kColumns + i % kColumns};
+        if (piece.tile16 * 16 >= p.op.outputs || piece.column * 8 >= p.op.num_tokens) continue;
+        const float4* parts = shared.sums + (slot * kSkinnyWarps + r * warps_k) * 32 + lane;
+        float4 total = make_float4(0, 0, 0, 0);
+        for (int k = 0; k < warps_k; ++k) add(total, parts[k * 32]);
+        if (p.split.segments == 1) {
+          write_outputs(p, item, piece.tile16, piece.column * 8, total);
+          continue;
+        }
+        const int64_t at = piece_index(p, item.head, piece) * p.split.segments + item.segment;
+        p.partial[at * 32 + lane] = total;
+        if (lane == count) mine = piece;
+        ++count;
       }
+      __syncwarp();
+      if (lane == 0) mbarrier_arrive(&shared.sums_empty[slot]);
+    }
+    if (count == 0) continue;
+    bool last = false;
+    if (lane < count) {
+      uint32_t* counter = &p.piece_counters[piece_index(p, item.head, mine)];
+      last = fetch_add_acq_rel(counter, 1) + 1 == static_cast<uint32_t>(p.split.segments);
+      if (last) *counter = 0;
+    }
+    for (uint32_t ready = __ballot_sync(~0u, last); ready; ready &= ready - 1) {
+      const int from = __ffs(ready) - 1;
+      combine_segments(p, item,
+                       {__shfl_sync(~0u, mine.tile16, from), __shfl_sync(~0u, mine.column, from)});
     }
   }
 }
@@ -312,8 +334,7 @@ __device__ void multiply_rows(const SkinnyGemmKernelParams& p, const SkinnyShare
       shared.stages + column_bytes + (warp / warps_k * kTiles * 16 + lane / 4) * pitch;
   const uint8_t* inputs = shared.stages + column_bytes + weight_rows * pitch;
   RingIndex at;
-  // Tiles go to the two finishing warps in turn: the ring of the one whose turn it is, the other's.
-  RingIndex turn, other;
+  uint32_t turn = 0;  // of the piece, over all items of the block
   for (int index = range.begin; index < range.end; ++index) {
     const int tokens = p.op.num_tokens - index % p.tiles.chunks * kColumns * 8;
     int row[kColumns];  // columns without a token repeat the last one; their results are dropped
@@ -330,20 +351,12 @@ __device__ void multiply_rows(const SkinnyGemmKernelParams& p, const SkinnyShare
       at.advance(p.tiles.stages);
     }
 #pragma unroll
-    for (int m = 0; m < kTiles; ++m) {
-      const int finisher = (index * kTiles + m) % kSkinnyFinishWarps;
-#pragma unroll
-      for (int n = 0; n < kColumns; ++n) {
-        const int slot = finisher * kSkinnySumBuffers + turn.index;
-        mbarrier_wait(&shared.sums_empty[slot], turn.parity ^ 1);
-        shared.sums[(slot * kSkinnyWarps + warp) * 32 + lane] = sum[m][n];
-        __syncwarp();
-        if (lane == 0) mbarrier_arrive(&shared.sums_full[slot]);
-        turn.advance(kSkinnySumBuffers);
-      }
-      const RingIndex swap = turn;
-      turn = other;
-      other = swap;
+    for (int i = 0; i < kTiles * kColumns; ++i, ++turn) {
+      const int slot = turn % kSkinnySumSlots;
+      mbarrier_wait(&shared.sums_empty[slot], turn / kSkinnySumSlots % 2 ^ 1);
+      shared.sums[(slot * kSkinnyWarps + warp) * 32 + lane] = sum[i / kColumns][i % kColumns];
+      __syncwarp();
+      if (lane == 0) mbarrier_arrive(&shared.sums_full[slot]);
     }
   }
 }
@@ -360,19 +373,19 @@ __global__ void __launch_bounds__(kSkinnyThreads, 1)
   const SkinnyRange range = {static_cast<int>(int64_t{items} * blockIdx.x / gridDim.x),
                              static_cast<int>(int64_t{items} * (blockIdx.x + 1) / gridDim.x)};
   if (threadIdx.x >= kSkinnyFirstWeight) {
-    release_registers<80>();
+    release_registers<64>();
     if (threadIdx.x < kSkinnyFirstInput) {
       produce_weight_rows<kTiles>(p, shared, range);  // weights depend on no earlier kernel
     } else {
       grid_dependency_wait();
       if (threadIdx.x < kSkinnyFirstFinish) {
         produce_input_rows<kTiles, kColumns>(p, shared, range);
-      } else {
+      } else if (threadIdx.x < kSkinnyLastFinish) {
         finish_rows<kTiles, kColumns>(p, shared, range);
       }
     }
   } else {
-    acquire_registers<176>();
+    acquire_registers<144>();
     multiply_rows<kTiles, kColumns>(p, shared, range);
   }
 }

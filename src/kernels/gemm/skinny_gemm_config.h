@@ -6,7 +6,7 @@
 namespace coppice::kernels {
 
 inline constexpr int kSkinnyCellInputs = 64;  // of one warp in a step
-inline constexpr int kSkinnySumBuffers = 2;   // between the multiplying and each finishing warp
+inline constexpr int kSkinnySumSlots = 8;     // between the multiplying and the finishing warps
 
 // Follows from the weight's shape alone: it fixes the order of additions.
 struct SkinnyGemmSplit {
@@ -27,7 +27,7 @@ struct SkinnyGemmTiles {
   size_t shared_bytes = 0;
 };
 
-SkinnyGemmTiles skinny_gemm_tiles(int num_tokens, const SkinnyGemmSplit& split,
-                                  size_t max_shared_bytes);
+SkinnyGemmTiles skinny_gemm_tiles(int num_tokens, int num_heads, int outputs,
+                                  const SkinnyGemmSplit& split, size_t max_shared_bytes);
 
 }  // namespace coppice::kernels

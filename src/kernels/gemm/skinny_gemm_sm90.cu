@@ -8,13 +8,19 @@ namespace {
 using SkinnyKernel = void (*)(SkinnyGemmKernelParams);
 
 SkinnyKernel pick_kernel(const SkinnyGemmTiles& tiles) {
-  if (tiles.columns == 1) return skinny_gemm_kernel<1, 1>;
-  if (tiles.columns == 2) return skinny_gemm_kernel<1, 2>;
-  if (tiles.columns == 4) return skinny_gemm_kernel<2, 4>;
-  return skinny_gemm_kernel<2, 8>;
+  switch (tiles.columns) {
+    case 1:
+      return skinny_gemm_kernel<1, 1>;
+    case 2:
+      return skinny_gemm_kernel<1, 2>;
+    case 4:
+      return tiles.tiles == 1 ? skinny_gemm_kernel<1, 4> : skinny_gemm_kernel<2, 4>;
+    default:
+      return tiles.tiles == 1 ? skinny_gemm_kernel<1, 8> : skinny_gemm_kernel<2, 8>;
+  }
 }
 
-constexpr int kMaxCounters = 64 * 1024;
+constexpr int kMaxCounters = 128 * 1024;
 
 bool valid(const SkinnyGemmParams& p) {
   return p.num_tokens >= 0 && p.num_heads > 0 && p.outputs > 0 && p.outputs % 16 == 0 &&
@@ -48,15 +54,16 @@ cudaError_t skinny_gemm(const SkinnyGemmParams& params, cudaStream_t stream) {
 
   SkinnyGemmKernelParams p = {.op = params};
   p.split = skinny_gemm_split(params.num_heads, params.outputs, params.inputs);
-  const SkinnyGemmTiles tiles = skinny_gemm_tiles(params.num_tokens, p.split, max_shared_bytes);
+  const SkinnyGemmTiles tiles = skinny_gemm_tiles(params.num_tokens, params.num_heads,
+                                                  params.outputs, p.split, max_shared_bytes);
   const int item_outputs = 16 * tiles.tiles * kSkinnyWarps / p.split.warps_k;
   p.tiles = tiles;
   p.groups = (params.outputs + item_outputs - 1) / item_outputs;
-  p.tile_counters = static_cast<uint32_t*>(params.workspace);
+  p.piece_counters = static_cast<uint32_t*>(params.workspace);
   p.partial = reinterpret_cast<float4*>(static_cast<uint8_t*>(params.workspace) +
                                         skinny_gemm_counter_bytes());
   if (p.split.segments > 1 &&
-      params.num_heads * (params.outputs / 16) * tiles.chunks > kMaxCounters) {
+      params.num_heads * (params.outputs / 16) * tiles.chunks * tiles.columns > kMaxCounters) {
     return cudaErrorInvalidValue;
   }
   return launch_dependent(pick_kernel(tiles), dim3(sm_count), kSkinnyThreads, tiles.shared_bytes,

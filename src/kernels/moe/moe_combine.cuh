@@ -56,6 +56,7 @@ __global__ void __launch_bounds__(kCombineThreads)
        i < p.config.max_units; i += gridDim.x * gridDim.y * kCombineThreads) {
     p.unit_counters[i] = 0;
   }
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *p.next_claim = 0;
   if (!inside) return;
   const float* rows = p.partial + int64_t{token} * p.op.top_k * p.op.hidden_size + column;
   float4 row[kSlots];

@@ -1,8 +1,8 @@
 // Device side of moe_experts.h: one persistent kernel from the route list to a row per pair, and
 // the sum over a token's slots.
 //
-// Each block does a share of gate and up, then a share of down; a counter per unit tells when the
-// activations between the two are complete. Warps have roles: eight multiply, one streams weights
+// Blocks claim pieces of gate and up, then of down; a counter per unit tells when the activations
+// between the two are complete. Warps have roles: eight multiply, one streams weights
 // and one streams inputs into a ring of stages, two add the multiplying warps' sums
 // and write results. Weights run ahead across the wait for the activations.
 #pragma once
@@ -27,6 +27,7 @@ inline constexpr int kMoeWeightWarp = kMoeWarps, kMoeInputWarp = kMoeWarps + 1;
 inline constexpr int kMoeFinishWarp = kMoeWarps + 2, kMoeFinishWarps = 2;
 inline constexpr int kMoeThreads = 32 * (kMoeFinishWarp + kMoeFinishWarps);
 inline constexpr int kMoeSumBuffers = 2;
+inline constexpr int kMoeClaims = 4;  // claims on their way from the weight warp to the others
 inline constexpr int kMoeSumFloat4s = kMoeWarps * 2 * 32;  // in one buffer
 
 // One of the two products of an expert.
@@ -39,44 +40,60 @@ struct ExpertGemm {
 struct MoeExpertsKernelParams {
   MoeExpertsParams op;
   ExpertGemm w13, w2;
+  uint32_t* next_claim;       // [1] claims handed out beyond each block's first
   uint32_t* unit_counters;    // [max_units] m16 tiles of gate and up that are done
   __nv_bfloat16* activation;  // [num_pairs, intermediate_size] in sorted order
   float* partial;             // [num_pairs, hidden_size] in pair order
   MoeExpertsConfig config;
 };
 
-// Contiguous run of work items, numbered unit-major: an item is up to kTiles blocks of a unit.
-struct ItemRange {
-  int begin, end;
-  int groups;  // items per unit
-};
-
+// The work of a call in the order in which blocks claim it: all of gate and up, unit by unit, then
+// all of down. A block that claims down waits only for work that others have claimed before it.
 struct MoeSchedule {
-  ItemRange w13, w2;  // of this block
+  int groups13, groups2;  // items per unit: an item is up to kTiles blocks of outputs
+  int run2;               // items of down in one claim
+  int claims13, claims2;  // claims per unit; one item of gate and up each
+  int units;
+  bool fixed;  // little work: every block takes each gridDim.x-th claim
+  __device__ int total() const { return units * (claims13 + claims2); }
 };
 
-// Both ranges of block `block`: gate/up items evenly, down items so that all blocks read the same
-// number of weight bytes.
 template <int kTiles>
 __device__ MoeSchedule make_schedule(const MoeExpertsKernelParams& p, int units) {
-  const uint32_t block = blockIdx.x, blocks = gridDim.x;
-  const uint32_t groups13 = (p.w13.shape.blocks + kTiles - 1) / kTiles;
-  const uint32_t groups2 = (p.w2.shape.blocks + kTiles - 1) / kTiles;
-  const uint32_t n13 = units * groups13, n2 = units * groups2;
-  const uint32_t cost13 = p.w13.shape.steps, cost2 = p.w2.shape.steps;
-  const uint32_t total = n13 * cost13 + n2 * cost2, most13 = (n13 + blocks - 1) / blocks;
-  // With few items a block without gate and up would only wait for the others: share down evenly.
-  const bool balanced = n13 >= 4 * blocks && total >= most13 * cost13 * blocks;
-  const auto w13_bound = [&](uint32_t b) { return n13 * b / blocks; };
-  const auto w2_bound = [&](uint32_t b) {
-    if (b == blocks) return n2;
-    return balanced ? (total * b / blocks - w13_bound(b) * cost13) / cost2 : n2 * b / blocks;
-  };
-  const auto range = [&](auto bound, uint32_t groups) {
-    return ItemRange{static_cast<int>(bound(block)), static_cast<int>(bound(block + 1)),
-                     static_cast<int>(groups)};
-  };
-  return {range(w13_bound, groups13), range(w2_bound, groups2)};
+  // Short claims when there is little to share out.
+  constexpr int kMostItems = kTiles >= 4 ? 1 : 4 / kTiles;
+  MoeSchedule s;
+  s.units = units;
+  s.groups13 = (p.w13.shape.blocks + kTiles - 1) / kTiles;
+  s.groups2 = (p.w2.shape.blocks + kTiles - 1) / kTiles;
+  s.run2 = min(max(units * s.groups2 / (static_cast<int>(gridDim.x) * 8), 1), kMostItems);
+  s.claims13 = s.groups13;
+  s.claims2 = (s.groups2 + s.run2 - 1) / s.run2;
+  s.fixed = s.total() <= 4 * static_cast<int>(gridDim.x);
+  return s;
+}
+
+// Items [first, last) of gate and up or of down of one unit.
+struct MoeClaim {
+  bool valid, down;
+  int unit, first, last;
+};
+
+__device__ inline MoeClaim decode_claim(const MoeSchedule& s, int claim) {
+  MoeClaim c;
+  c.valid = claim < s.total();
+  c.down = claim >= s.units * s.claims13;
+  if (c.down) {
+    claim -= s.units * s.claims13;
+    c.unit = claim / s.claims2;
+    c.first = (claim - c.unit * s.claims2) * s.run2;
+    c.last = min(s.groups2, c.first + s.run2);
+  } else {
+    c.unit = claim / s.claims13;
+    c.first = claim - c.unit * s.claims13;
+    c.last = c.first + 1;
+  }
+  return c;
 }
 
 // Shared memory of a block. A ring stage holds kSteps steps of kTiles blocks of weights, then the
@@ -85,7 +102,9 @@ struct MoeShared {
   uint8_t* stages;
   float4* sums;  // [kMoeSumBuffers, warps, 2 m16 tiles, 32 lanes]
   uint64_t *weights_full, *inputs_full, *empty;
-  uint64_t *sums_full, *sums_empty;  // [kMoeSumBuffers]
+  uint64_t *sums_full, *sums_empty;      // [kMoeSumBuffers]
+  uint64_t *claims_full, *claims_empty;  // [kMoeClaims]
+  int* claims;                           // [kMoeClaims]
   MoeWorkList list;
 };
 
@@ -99,31 +118,59 @@ __device__ inline int input_pitch(int chunk) {
 
 // ------------------------------------------------------------------------------------- producers
 
-// Streams the weights of an item range, in the order the multiplying warps take them.
+// The next claim that the weight warp has published; each warp of the other roles takes all.
+__device__ inline MoeClaim take_claim(const MoeShared& shared, RingIndex& at,
+                                      const MoeSchedule& schedule) {
+  mbarrier_wait(&shared.claims_full[at.index], at.parity);
+  const int claim = shared.claims[at.index];
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) mbarrier_arrive(&shared.claims_empty[at.index]);
+  at.advance(kMoeClaims);
+  return decode_claim(schedule, claim);
+}
+
+// Claims work, tells the other warps, and streams its weights.
 template <int kTiles>
 __device__ void produce_weights(const MoeExpertsKernelParams& p, const MoeShared& shared,
-                                RingIndex& at, const ExpertGemm& gemm, ItemRange range) {
+                                const MoeSchedule& schedule) {
   constexpr int kSteps = kMoeStageSteps<kTiles>;
   const int lane = threadIdx.x % 32;
   const uint64_t policy = evict_first_policy();
-  for (int item = range.begin; item < range.end; ++item) {
-    const int first_block = item % range.groups * kTiles;
-    const int tiles = min(kTiles, gemm.shape.blocks - first_block);
-    const uint8_t* source = gemm.blob +
-                            shared.list.units[item / range.groups].expert * gemm.expert_bytes +
-                            (first_block + lane) * gemm.block_bytes;
-    for (int step = 0; step < gemm.shape.steps; step += kSteps) {
-      mbarrier_wait(&shared.empty[at.index], at.parity ^ 1);
-      uint64_t* full = &shared.weights_full[at.index];
-      if (lane == 0) mbarrier_arrive_expect(full, tiles * kSteps * kStepBytes);
-      __syncwarp();
-      if (lane < tiles) {
-        bulk_copy_to_shared(
-            shared.stages + at.index * p.config.stage_bytes + lane * kSteps * kStepBytes,
-            source + step * kStepBytes, kSteps * kStepBytes, full, policy);
-      }
-      at.advance(p.config.stages);
+  RingIndex ring, claims;
+  int claim = blockIdx.x;
+  while (true) {
+    mbarrier_wait(&shared.claims_empty[claims.index], claims.parity ^ 1);
+    if (lane == 0) {
+      shared.claims[claims.index] = claim;
+      mbarrier_arrive(&shared.claims_full[claims.index]);
     }
+    claims.advance(kMoeClaims);
+    const MoeClaim work = decode_claim(schedule, claim);
+    if (!work.valid) return;
+    if (schedule.fixed) {
+      claim += gridDim.x;
+    } else if (lane == 0) {
+      claim = gridDim.x + atomicAdd(p.next_claim, 1u);  // arrives during the copies
+    }
+    const ExpertGemm& gemm = work.down ? p.w2 : p.w13;
+    const uint8_t* expert = gemm.blob + shared.list.units[work.unit].expert * gemm.expert_bytes;
+    for (int item = work.first; item < work.last; ++item) {
+      const int tiles = min(kTiles, gemm.shape.blocks - item * kTiles);
+      const uint8_t* source = expert + (item * kTiles + lane) * gemm.block_bytes;
+      for (int step = 0; step < gemm.shape.steps; step += kSteps) {
+        mbarrier_wait(&shared.empty[ring.index], ring.parity ^ 1);
+        uint64_t* full = &shared.weights_full[ring.index];
+        if (lane == 0) mbarrier_arrive_expect(full, tiles * kSteps * kStepBytes);
+        __syncwarp();
+        if (lane < tiles) {
+          bulk_copy_to_shared(
+              shared.stages + ring.index * p.config.stage_bytes + lane * kSteps * kStepBytes,
+              source + step * kStepBytes, kSteps * kStepBytes, full, policy);
+        }
+        ring.advance(p.config.stages);
+      }
+    }
+    claim = __shfl_sync(~0u, claim, 0);
   }
 }
 
@@ -138,49 +185,56 @@ __device__ inline void copy_inputs(uint8_t* to, const __nv_bfloat16* row, int fi
   }
 }
 
-// Streams the inputs of an item range: rows of x for gate and up, of the activations for down.
+// Streams the inputs: rows of x for gate and up, of the activations for down.
 template <int kTiles>
 __device__ void produce_inputs(const MoeExpertsKernelParams& p, const MoeShared& shared,
-                               RingIndex& at, const ExpertGemm& gemm, ItemRange range, bool down) {
+                               const MoeSchedule& schedule) {
   constexpr int kSteps = kMoeStageSteps<kTiles>;
   const int lane = threadIdx.x % 32;
-  const int chunk = input_chunk(gemm.shape, kSteps);
   const uint32_t all_tiles = 2 * p.w13.shape.blocks * (kMoeWarps / p.w13.shape.warps_k);
-  const __nv_bfloat16* row = nullptr;
-  int current = -1, rows = 0;
-  for (int item = range.begin; item < range.end; ++item) {
-    if (const int unit_index = item / range.groups; unit_index != current) {
-      current = unit_index;
-      const MoeUnit unit = shared.list.units[unit_index];
-      rows = unit.count;
-      const int position = unit.begin + min(lane, rows - 1);
-      if (down) {
-        while (load_acquire(&p.unit_counters[unit_index]) != all_tiles) {
-        }
-        bulk_copy_fence();
-        row = p.activation + int64_t{position} * p.op.intermediate_size;
-      } else {
-        const int token = shared.list.tokens[position];
-        row = static_cast<const __nv_bfloat16*>(p.op.x) + int64_t{token} * p.op.hidden_size;
+  RingIndex ring, claims;
+  for (MoeClaim work = take_claim(shared, claims, schedule); work.valid;
+       work = take_claim(shared, claims, schedule)) {
+    const ExpertBlobShape& shape = work.down ? p.w2.shape : p.w13.shape;
+    const MoeUnit unit = shared.list.units[work.unit];
+    const int chunk = input_chunk(shape, kSteps);
+    const int position = unit.begin + min(lane, unit.count - 1);
+    const __nv_bfloat16* row;
+    if (work.down) {
+      while (load_acquire(&p.unit_counters[work.unit]) != all_tiles) {
       }
+      bulk_copy_fence();
+      row = p.activation + int64_t{position} * p.op.intermediate_size;
+    } else {
+      const int token = shared.list.pairs[position] / p.op.top_k;
+      row = static_cast<const __nv_bfloat16*>(p.op.x) + int64_t{token} * p.op.hidden_size;
     }
-    for (int step = 0; step < gemm.shape.steps; step += kSteps) {
-      mbarrier_wait(&shared.empty[at.index], at.parity ^ 1);
-      uint64_t* full = &shared.inputs_full[at.index];
-      if (lane == 0) mbarrier_arrive_expect(full, rows * chunk * 2);
-      __syncwarp();
-      if (lane < rows) {
-        uint8_t* to = shared.stages + at.index * p.config.stage_bytes +
-                      kTiles * kSteps * kStepBytes + lane * input_pitch(chunk);
-        copy_inputs(to, row, step * gemm.shape.warps_k * kCellInputs, chunk, gemm.shape.inputs,
-                    full);
+    for (int item = work.first; item < work.last; ++item) {
+      for (int step = 0; step < shape.steps; step += kSteps) {
+        mbarrier_wait(&shared.empty[ring.index], ring.parity ^ 1);
+        uint64_t* full = &shared.inputs_full[ring.index];
+        if (lane == 0) mbarrier_arrive_expect(full, unit.count * chunk * 2);
+        __syncwarp();
+        if (lane < unit.count) {
+          uint8_t* to = shared.stages + ring.index * p.config.stage_bytes +
+                        kTiles * kSteps * kStepBytes + lane * input_pitch(chunk);
+          copy_inputs(to, row, step * shape.warps_k * kCellInputs, chunk, shape.inputs, full);
+        }
+        ring.advance(p.config.stages);
       }
-      at.advance(p.config.stages);
     }
   }
 }
 
 // --------------------------------------------------------------------------------------- results
+
+// Stores without a branch: a predicated instruction.
+__device__ inline void store_if(bool wanted, float* to, float value) {
+  asm volatile("{ .reg .pred p; setp.ne.s32 p, %0, 0; @p st.global.f32 [%1], %2; }" ::"r"(
+                   static_cast<int>(wanted)),
+               "l"(to), "f"(value)
+               : "memory");
+}
 
 // Where the lane's columns 8 n + 2 q and 8 n + 2 q + 1 of a unit are written: elements from the
 // start of the result, or -1 for columns without a row.
@@ -231,53 +285,58 @@ struct WritePartial {
   static __device__ void write(const MoeExpertsKernelParams& p, const ColumnPair& c, int tile,
                                float4 sums) {
     const int output = tile * 16 + threadIdx.x % 32 / 4;
-    if (output >= p.op.hidden_size) return;
-    const bool both = output + 8 < p.op.hidden_size;
-    if (c.to[0] >= 0) {
-      p.partial[c.to[0] + output] = sums.x;
-      if (both) p.partial[c.to[0] + output + 8] = sums.z;
-    }
-    if (c.to[1] >= 0) {
-      p.partial[c.to[1] + output] = sums.y;
-      if (both) p.partial[c.to[1] + output + 8] = sums.w;
-    }
+    const bool low = output < p.op.hidden_size, high = output + 8 < p.op.hidden_size;
+    float* first = p.partial + c.to[0] + output;
+    float* second = p.partial + c.to[1] + output;
+    store_if(low && c.to[0] >= 0, first, sums.x);
+    store_if(high && c.to[0] >= 0, first + 8, sums.z);
+    store_if(low && c.to[1] >= 0, second, sums.y);
+    store_if(high && c.to[1] >= 0, second + 8, sums.w);
   }
   static __device__ void finish(const MoeExpertsKernelParams&, int, int) {}
 };
 
-// Adds the eight warps' sums in warp order and writes them; each of the two warps takes one m16
-// tile of every block. Only for matrices whose inputs are shared by all warps.
+// Adds the eight warps' sums of items [first, last) of a unit in warp order and writes them; each
+// of the two finishing warps takes one m16 tile of every block.
 template <int kTiles, typename Write>
-__device__ void finish_items(const MoeExpertsKernelParams& p, const MoeShared& shared,
-                             RingIndex& at, const ExpertGemm& gemm, ItemRange range) {
-  if (gemm.shape.warps_k == 1) return;
+__device__ void finish_unit(const MoeExpertsKernelParams& p, const MoeShared& shared, RingIndex& at,
+                            const ExpertBlobShape& shape, const MoeClaim& work) {
   const int half = threadIdx.x / 32 - kMoeFinishWarp, lane = threadIdx.x % 32;
-  for (int item = range.begin; item < range.end; ++item) {
-    const int unit_index = item / range.groups;
-    const MoeUnit unit = shared.list.units[unit_index];
-    const int first_block = item % range.groups * kTiles;
-    const int tiles = min(kTiles, gemm.shape.blocks - first_block);
-    const int columns = (unit.count + 7) / 8;
-    for (int t = 0; t < tiles; ++t) {
-      for (int n = 0; n < columns; ++n) {
-        const float4* sums = shared.sums + at.index * kMoeSumFloat4s + half * 32 + lane;
-        mbarrier_wait(&shared.sums_full[at.index], at.parity);
-        float4 total = make_float4(0, 0, 0, 0);
+  const MoeUnit unit = shared.list.units[work.unit];
+  const int columns = (unit.count + 7) / 8;
+  for (int block = work.first * kTiles; block < min(shape.blocks, work.last * kTiles); ++block) {
+    for (int n = 0; n < columns; ++n) {
+      const float4* sums = shared.sums + at.index * kMoeSumFloat4s + half * 32 + lane;
+      mbarrier_wait(&shared.sums_full[at.index], at.parity);
+      float4 total = make_float4(0, 0, 0, 0);
 #pragma unroll
-        for (int w = 0; w < kMoeWarps; ++w) {
-          const float4 part = sums[w * 64];
-          total.x = __fadd_rn(total.x, part.x);
-          total.y = __fadd_rn(total.y, part.y);
-          total.z = __fadd_rn(total.z, part.z);
-          total.w = __fadd_rn(total.w, part.w);
-        }
-        __syncwarp();
-        if (lane == 0) mbarrier_arrive(&shared.sums_empty[at.index]);
-        at.advance(kMoeSumBuffers);
-        Write::write(p, Write::locate(p, shared.list, unit, n), (first_block + t) * 2 + half,
-                     total);
+      for (int w = 0; w < kMoeWarps; ++w) {
+        const float4 part = sums[w * 64];
+        total.x = __fadd_rn(total.x, part.x);
+        total.y = __fadd_rn(total.y, part.y);
+        total.z = __fadd_rn(total.z, part.z);
+        total.w = __fadd_rn(total.w, part.w);
       }
-      Write::finish(p, unit_index, 1);
+      __syncwarp();
+      if (lane == 0) mbarrier_arrive(&shared.sums_empty[at.index]);
+      at.advance(kMoeSumBuffers);
+      Write::write(p, Write::locate(p, shared.list, unit, n), block * 2 + half, total);
+    }
+    Write::finish(p, work.unit, 1);
+  }
+}
+
+// Only matrices whose inputs are shared by all warps have sums to add.
+template <int kTiles>
+__device__ void finish_claims(const MoeExpertsKernelParams& p, const MoeShared& shared,
+                              const MoeSchedule& schedule) {
+  RingIndex sums, claims;
+  for (MoeClaim work = take_claim(shared, claims, schedule); work.valid;
+       work = take_claim(shared, claims, schedule)) {
+    if (work.down && p.w2.shape.warps_k > 1) {
+      finish_unit<kTiles, WritePartial>(p, shared, sums, p.w2.shape, work);
+    } else if (!work.down && p.w13.shape.warps_k > 1) {
+      finish_unit<kTiles, WriteActivation>(p, shared, sums, p.w13.shape, work);
     }
   }
 }
@@ -310,11 +369,11 @@ __device__ void hand_over_sums(const MoeShared& shared, RingIndex& at,
   }
 }
 
-// Items [first, last) of one unit of up to 8 * kColumns rows.
+// A claim of a unit of up to 8 * kColumns rows.
 template <int kTiles, int kColumns, typename Write>
 __device__ void multiply_unit(const MoeExpertsKernelParams& p, const MoeShared& shared,
-                              MoeMultiplyState& state, const ExpertBlobShape& shape, int unit_index,
-                              int first, int last) {
+                              MoeMultiplyState& state, const ExpertBlobShape& shape,
+                              const MoeClaim& work) {
   constexpr int kSteps = kMoeStageSteps<kTiles>;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int pitch = input_pitch(input_chunk(shape, kSteps));
@@ -322,7 +381,7 @@ __device__ void multiply_unit(const MoeExpertsKernelParams& p, const MoeShared& 
   const uint8_t* cells = shared.stages + warp * kCellBytes;
   const uint8_t* inputs = shared.stages + kTiles * kSteps * kStepBytes + lane % 4 * 16 +
                           warp % shape.warps_k * kCellInputs * 2;
-  const MoeUnit unit = shared.list.units[unit_index];
+  const MoeUnit unit = shared.list.units[work.unit];
   int row[kColumns];  // columns without a row repeat the last one; their results are dropped
   ColumnPair to[kColumns];
 #pragma unroll
@@ -330,7 +389,7 @@ __device__ void multiply_unit(const MoeExpertsKernelParams& p, const MoeShared& 
     row[n] = min(8 * n + lane / 4, unit.count - 1) * pitch;
     if (shape.warps_k == 1) to[n] = Write::locate(p, shared.list, unit, n);
   }
-  for (int item = first; item < last; ++item) {
+  for (int item = work.first; item < work.last; ++item) {
     float4 sum[kTiles][2][kColumns] = {};
     for (int step = 0; step < shape.steps; step += kSteps) {
       const int slot = state.ring.index, offset = slot * p.config.stage_bytes;
@@ -357,32 +416,42 @@ __device__ void multiply_unit(const MoeExpertsKernelParams& p, const MoeShared& 
         Write::write(p, to[n], tile + 1, sum[t][1][n]);
       }
     }
-    Write::finish(p, unit_index, 2 * tiles);
+    Write::finish(p, work.unit, 2 * tiles);
   }
 }
 
-// Cuts an item range into runs of one unit and hands each to the code for its number of rows.
+// Hands a claim to the code for its number of rows.
 template <int kTiles, int kMaxColumns, typename Write>
-__device__ void multiply_items(const MoeExpertsKernelParams& p, const MoeShared& shared,
-                               MoeMultiplyState& state, const ExpertGemm& gemm, ItemRange range) {
-  for (int item = range.begin; item < range.end;) {
-    const int unit = item / range.groups, first = item - unit * range.groups;
-    const int last = min(range.groups, first + range.end - item);
-    const auto run = [&](auto columns) {
-      multiply_unit<kTiles, decltype(columns)::value, Write>(p, shared, state, gemm.shape, unit,
-                                                             first, last);
-    };
-    const int columns = (shared.list.units[unit].count + 7) / 8;
-    if (kMaxColumns == 1 || columns == 1) {
-      run(std::integral_constant<int, 1>{});
-    } else if (kMaxColumns == 2 || columns == 2) {
-      run(std::integral_constant<int, 2>{});
-    } else if (columns == 3) {
-      run(std::integral_constant<int, 3>{});
+__device__ void multiply_claim(const MoeExpertsKernelParams& p, const MoeShared& shared,
+                               MoeMultiplyState& state, const ExpertBlobShape& shape,
+                               const MoeClaim& work) {
+  const int columns = (shared.list.units[work.unit].count + 7) / 8;
+  if (kMaxColumns == 1 || columns == 1) {
+    multiply_unit<kTiles, 1, Write>(p, shared, state, shape, work);
+  } else if (kMaxColumns == 2 || columns == 2) {
+    multiply_unit<kTiles, 2, Write>(p, shared, state, shape, work);
+  } else if (columns == 3) {
+    multiply_unit<kTiles, 3, Write>(p, shared, state, shape, work);
+  } else {
+    multiply_unit<kTiles, 4, Write>(p, shared, state, shape, work);
+  }
+}
+
+template <int kTiles, int kMaxColumns>
+__device__ void multiply_claims(const MoeExpertsKernelParams& p, const MoeShared& shared,
+                                const MoeSchedule& schedule) {
+  MoeMultiplyState state;
+  // Tied to a run-time zero: the compiler would otherwise rebuild the constants before every use.
+#pragma unroll
+  for (int i = 0; i < 4; ++i) state.minus_136[i] = 0xC308C308u ^ (p.config.max_units >> (24 + i));
+  RingIndex claims;
+  for (MoeClaim work = take_claim(shared, claims, schedule); work.valid;
+       work = take_claim(shared, claims, schedule)) {
+    if (work.down) {
+      multiply_claim<kTiles, kMaxColumns, WritePartial>(p, shared, state, p.w2.shape, work);
     } else {
-      run(std::integral_constant<int, 4>{});
+      multiply_claim<kTiles, kMaxColumns, WriteActivation>(p, shared, state, p.w13.shape, work);
     }
-    item += last - first;
   }
 }
 
@@ -398,11 +467,14 @@ __device__ inline MoeShared carve_shared(const MoeExpertsKernelParams& p, uint8_
   s.empty = s.inputs_full + p.config.stages;
   s.sums_full = s.empty + p.config.stages;
   s.sums_empty = s.sums_full + kMoeSumBuffers;
-  s.list.scan = s.sums_empty + kMoeSumBuffers;
+  s.claims_full = s.sums_empty + kMoeSumBuffers;
+  s.claims_empty = s.claims_full + kMoeClaims;
+  s.claims = reinterpret_cast<int*>(s.claims_empty + kMoeClaims);
+  s.list.scan = reinterpret_cast<uint64_t*>(s.claims + kMoeClaims);
   s.list.units = reinterpret_cast<MoeUnit*>(s.list.scan + kListWarps + 1);
-  s.list.histogram = reinterpret_cast<uint16_t*>(s.list.units + p.config.max_units);
-  s.list.pairs = s.list.histogram + kListWarps * p.op.num_experts;
-  s.list.tokens = s.list.pairs + p.op.num_tokens * p.op.top_k;
+  s.list.pairs = reinterpret_cast<uint16_t*>(s.list.units + p.config.max_units);
+  s.list.histogram = reinterpret_cast<uint16_t*>(s.stages);  // scratch: the ring is still empty
+  s.list.experts = s.list.histogram + kListWarps * p.op.num_experts;
   return s;
 }
 
@@ -415,6 +487,10 @@ __device__ inline void init_barriers(const MoeExpertsKernelParams& p, const MoeS
   for (int i = 0; i < kMoeSumBuffers; ++i) {
     mbarrier_init(&s.sums_full[i], kMoeWarps);
     mbarrier_init(&s.sums_empty[i], kMoeFinishWarps);
+  }
+  for (int i = 0; i < kMoeClaims; ++i) {
+    mbarrier_init(&s.claims_full[i], 1);
+    mbarrier_init(&s.claims_empty[i], kMoeWarps + 1 + kMoeFinishWarps);
   }
   mbarrier_init_fence();
 }
@@ -440,25 +516,16 @@ __global__ void __launch_bounds__(kMoeThreads, kBlocksPerSm)
   const int warp = threadIdx.x / 32;
   if (warp >= kMoeWarps) {
     release_registers<kFewRegisters>();
-    RingIndex at;
     if (warp == kMoeWeightWarp) {
-      produce_weights<kTiles>(p, shared, at, p.w13, schedule.w13);
-      produce_weights<kTiles>(p, shared, at, p.w2, schedule.w2);
+      produce_weights<kTiles>(p, shared, schedule);
     } else if (warp == kMoeInputWarp) {
-      produce_inputs<kTiles>(p, shared, at, p.w13, schedule.w13, false);
-      produce_inputs<kTiles>(p, shared, at, p.w2, schedule.w2, true);
+      produce_inputs<kTiles>(p, shared, schedule);
     } else {
-      finish_items<kTiles, WriteActivation>(p, shared, at, p.w13, schedule.w13);
-      finish_items<kTiles, WritePartial>(p, shared, at, p.w2, schedule.w2);
+      finish_claims<kTiles>(p, shared, schedule);
     }
   } else {
     acquire_registers<kManyRegisters>();
-    MoeMultiplyState state;
-    // Tied to a run-time zero: the compiler would otherwise rebuild the constants before every use.
-#pragma unroll
-    for (int i = 0; i < 4; ++i) state.minus_136[i] = 0xC308C308u ^ (p.config.max_units >> (24 + i));
-    multiply_items<kTiles, kMaxColumns, WriteActivation>(p, shared, state, p.w13, schedule.w13);
-    multiply_items<kTiles, kMaxColumns, WritePartial>(p, shared, state, p.w2, schedule.w2);
+    multiply_claims<kTiles, kMaxColumns>(p, shared, schedule);
   }
 }
 

@@ -8,9 +8,14 @@ namespace coppice::kernels {
 
 namespace {
 
-size_t list_bytes(int num_pairs, int num_experts, int max_units) {
-  const size_t histogram = size_t{kStepCells} * num_experts * 2;
-  return size_t(max_units) * 8 + size_t(num_pairs) * 4 + histogram + (9 + 4) * 8;
+// Units, sorted pairs, totals and claims; the scratch of the work list lies in the ring, which is
+// empty then.
+size_t list_bytes(int num_pairs, int max_units) {
+  return size_t(max_units) * 8 + size_t(num_pairs) * 2 + (9 + 4 + 8 + 2) * 8;
+}
+
+size_t list_scratch_bytes(int num_pairs, int num_experts) {
+  return size_t{kStepCells} * num_experts * 2 + size_t(num_pairs) * 2;
 }
 
 }  // namespace
@@ -25,9 +30,17 @@ MoeExpertsConfig choose_moe_experts_config(int num_tokens, int top_k, int num_ex
   MoeExpertsConfig config;
   const int num_pairs = num_tokens * top_k;
   const int rows_per_expert = (num_pairs + num_experts - 1) / num_experts;
-  config.columns = num_tokens <= 64 ? 1 : rows_per_expert <= 12 ? 2 : 4;
-  config.tiles = num_tokens <= 96 && config.columns <= 2 ? 1 : config.columns == 2 ? 4 : 2;
-  config.blocks_per_sm = config.tiles == 1 && config.columns == 1 ? 2 : 1;
+  // Measured on H200, docs/results/moe-h200.md. With few rows per expert two blocks per SM hide
+  // each other's latency; with more, tall items share the conversion of inputs and need the
+  // registers.
+  if (num_tokens <= 96) {
+    config.tiles = num_tokens <= 8 ? 1 : 2;
+    config.columns = 1;
+    config.blocks_per_sm = 2;
+  } else {
+    config.tiles = 4;
+    config.columns = rows_per_expert <= 12 ? 2 : 4;
+  }
   if (config.blocks_per_sm > 1) {
     // Each block also takes 1 KB that the system reserves.
     max_shared_bytes = std::min(max_shared_bytes, sm_shared_bytes / config.blocks_per_sm - 1024);
@@ -40,9 +53,12 @@ MoeExpertsConfig choose_moe_experts_config(int num_tokens, int top_k, int num_ex
   config.stage_bytes =
       static_cast<int>((size_t(kStepBytes) * config.tiles * steps + inputs + 127) / 128 * 128);
   const size_t sums = size_t{2} * kStepCells * 2 * 512;
-  const size_t fixed = sums + list_bytes(num_pairs, num_experts, config.max_units);
+  const size_t fixed = sums + list_bytes(num_pairs, config.max_units);
   const size_t stage = config.stage_bytes + 3 * sizeof(uint64_t);
   config.stages = static_cast<int>((max_shared_bytes - fixed) / stage);
+  if (size_t(config.stages) * config.stage_bytes < list_scratch_bytes(num_pairs, num_experts)) {
+    config.stages = 0;  // more experts than any model has
+  }
   config.shared_bytes = fixed + config.stages * stage;
   return config;
 }

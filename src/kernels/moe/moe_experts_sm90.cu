@@ -45,27 +45,11 @@ ExpertGemm expert_gemm(const void* blob, int rows, int inputs) {
 
 using ExpertsKernel = void (*)(MoeExpertsKernelParams);
 
-ExpertsKernel pick_kernel(const MoeExpertsConfig& c) {
-  const int key = c.tiles * 100 + c.columns * 10 + c.blocks_per_sm;
-  switch (key) {
-    case 111:
-      return moe_experts_kernel<1, 1, 1>;
-    case 112:
-      return moe_experts_kernel<1, 1, 2>;
-    case 121:
-      return moe_experts_kernel<1, 2, 1>;
-    case 122:
-      return moe_experts_kernel<1, 2, 2>;
-    case 221:
-      return moe_experts_kernel<2, 2, 1>;
-    case 421:
-      return moe_experts_kernel<4, 2, 1>;
-    case 241:
-      return moe_experts_kernel<2, 4, 1>;
-    case 441:
-      return moe_experts_kernel<4, 4, 1>;
-  }
-  return nullptr;
+ExpertsKernel pick_kernel(const MoeExpertsConfig& config) {
+  if (config.tiles == 1) return moe_experts_kernel<1, 1, 2>;
+  if (config.tiles == 2) return moe_experts_kernel<2, 1, 2>;
+  if (config.columns == 2) return moe_experts_kernel<4, 2, 1>;
+  return moe_experts_kernel<4, 4, 1>;
 }
 
 bool valid(const MoeExpertsParams& p) {
@@ -78,7 +62,8 @@ bool valid(const MoeExpertsParams& p) {
 }  // namespace
 
 size_t moe_experts_counter_bytes(int top_k, int num_experts) {
-  return align_up(sizeof(uint32_t) * moe_max_units(kMoeExpertsMaxTokens * top_k, num_experts, 1));
+  return align_up(sizeof(uint32_t) *
+                  (1 + moe_max_units(kMoeExpertsMaxTokens * top_k, num_experts, 1)));
 }
 
 size_t moe_experts_workspace_bytes(int max_tokens, int top_k, int num_experts, int hidden_size,
@@ -105,7 +90,8 @@ cudaError_t moe_experts(const MoeExpertsParams& params, cudaStream_t stream) {
   MoeExpertsKernelParams p = {.op = params};
   p.w13 = expert_gemm(params.w13, 2 * params.intermediate_size, params.hidden_size);
   p.w2 = expert_gemm(params.w2, params.hidden_size, params.intermediate_size);
-  p.unit_counters = reinterpret_cast<uint32_t*>(workspace);
+  p.next_claim = reinterpret_cast<uint32_t*>(workspace);
+  p.unit_counters = p.next_claim + 1;
   workspace += moe_experts_counter_bytes(params.top_k, params.num_experts);
   p.activation = reinterpret_cast<__nv_bfloat16*>(workspace);
   workspace += align_up(pairs * params.intermediate_size * sizeof(__nv_bfloat16));

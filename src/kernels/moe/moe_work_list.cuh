@@ -2,9 +2,7 @@
 // (token, slot) pairs sorted by expert, ties in pair order, cut into units of one expert each.
 #pragma once
 
-#include <cuda_runtime.h>
-
-#include <cstdint>
+#include "kernels/common/bulk_copy.cuh"
 
 namespace coppice::kernels {
 
@@ -21,7 +19,7 @@ struct MoeUnit {
 struct MoeWorkList {
   MoeUnit* units;       // [max_units]
   uint16_t* pairs;      // [num_pairs], token * top_k + slot
-  uint16_t* tokens;     // [num_pairs], of the pairs
+  uint16_t* experts;    // [num_pairs] scratch, of the pairs in their own order
   uint16_t* histogram;  // [kListWarps, num_experts] scratch
   uint64_t* scan;       // [kListWarps + 1] scratch; last: totals
 };
@@ -39,10 +37,15 @@ __device__ inline MoeTotals unpack_totals(uint64_t packed) {
           static_cast<int>(packed >> 40)};
 }
 
-// Lanes of the warp whose pair goes to the same expert as this lane's.
+// Expert of a pair, -1 if it has none.
 __device__ inline int pair_expert(const int32_t* topk_ids, int pair, int end, int num_experts) {
   const int expert = pair < end ? topk_ids[pair] : -1;
   return expert >= 0 && expert < num_experts ? expert : -1;
+}
+
+__device__ inline int listed_expert(const MoeWorkList& list, int pair, int end) {
+  const int expert = pair < end ? list.experts[pair] : 0xFFFF;
+  return expert == 0xFFFF ? -1 : expert;
 }
 
 // Exclusive scan over the first kListWarps warps; all threads of the block call it.
@@ -68,8 +71,7 @@ inline constexpr int kShortList = 64;
 
 // build_work_list for up to kShortList pairs: every pair counts the pairs before it.
 __device__ inline MoeTotals build_short_list(const MoeWorkList& list, const int32_t* topk_ids,
-                                             int num_pairs, int top_k, int num_experts,
-                                             int unit_rows) {
+                                             int num_pairs, int num_experts, int unit_rows) {
   constexpr int kNone = 0xFFFF, kUnitHead = 1, kExpertHead = 2;
   uint16_t* keys = list.histogram;      // [kShortList] expert, then pair
   uint16_t* heads = keys + kShortList;  // [kShortList] by sorted position
@@ -92,7 +94,6 @@ __device__ inline MoeTotals build_short_list(const MoeWorkList& list, const int3
       before += mine && other < key;
     }
     list.pairs[position] = static_cast<uint16_t>(pair);
-    list.tokens[position] = static_cast<uint16_t>(pair / top_k);
     heads[position] = (before % unit_rows == 0 ? kUnitHead : 0) | (before == 0 ? kExpertHead : 0);
   }
   __syncthreads();
@@ -109,17 +110,19 @@ __device__ inline MoeTotals build_short_list(const MoeWorkList& list, const int3
                                           static_cast<uint16_t>(position),
                                           static_cast<uint16_t>(min(unit_rows, same - before)), 0};
   }
+  bulk_copy_shared_fence();
   __syncthreads();
   return {pairs, __popc(low) + __popc(high), active};
 }
 
-// Needs at least 32 * kListWarps threads, ends with a block barrier.
+// Needs at least 32 * kListWarps threads. Ends with a block barrier after which bulk copies may
+// overwrite the scratch.
 __device__ inline MoeTotals build_work_list(const MoeWorkList& list, const int32_t* topk_ids,
                                             int num_tokens, int top_k, int num_experts,
                                             int unit_rows) {
   const int num_pairs = num_tokens * top_k;
   if (num_pairs <= kShortList && num_experts >= 16 && num_experts < 0xFFFF / kShortList) {
-    return build_short_list(list, topk_ids, num_pairs, top_k, num_experts, unit_rows);
+    return build_short_list(list, topk_ids, num_pairs, num_experts, unit_rows);
   }
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int chunk = (num_pairs + 32 * kListWarps - 1) / (32 * kListWarps) * 32;
@@ -128,9 +131,13 @@ __device__ inline MoeTotals build_work_list(const MoeWorkList& list, const int32
   uint16_t* counts = list.histogram + min(warp, kListWarps - 1) * num_experts;
 
   for (int i = threadIdx.x; i < kListWarps * num_experts; i += blockDim.x) list.histogram[i] = 0;
+#pragma unroll 8
+  for (int i = threadIdx.x; i < num_pairs; i += blockDim.x) {
+    list.experts[i] = static_cast<uint16_t>(pair_expert(topk_ids, i, num_pairs, num_experts));
+  }
   __syncthreads();
   for (int first = begin; first < end; first += 32) {
-    const int expert = pair_expert(topk_ids, first + lane, end, num_experts);
+    const int expert = listed_expert(list, first + lane, end);
     const uint32_t same = __match_any_sync(~0u, expert);
     if (expert >= 0 && lane == __ffs(same) - 1) counts[expert] += __popc(same);
     __syncwarp();
@@ -162,18 +169,16 @@ __device__ inline MoeTotals build_work_list(const MoeWorkList& list, const int32
   }
   __syncthreads();
   for (int first = begin; first < end; first += 32) {
-    const int expert = pair_expert(topk_ids, first + lane, end, num_experts);
+    const int expert = listed_expert(list, first + lane, end);
     const uint32_t same = __match_any_sync(~0u, expert);
     const int rank = __popc(same & ((1u << lane) - 1));
     const int position = expert >= 0 ? counts[expert] + rank : 0;
-    if (expert >= 0) {
-      list.pairs[position] = static_cast<uint16_t>(first + lane);
-      list.tokens[position] = static_cast<uint16_t>((first + lane) / top_k);
-    }
+    if (expert >= 0) list.pairs[position] = static_cast<uint16_t>(first + lane);
     __syncwarp();
     if (expert >= 0 && rank == 0) counts[expert] += __popc(same);
     __syncwarp();
   }
+  bulk_copy_shared_fence();
   __syncthreads();
   return unpack_totals(list.scan[kListWarps]);
 }

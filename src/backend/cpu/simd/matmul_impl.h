@@ -304,7 +304,7 @@ inline void quantize_group(const float* x, float largest_code, bool wide, std::u
     store_s8(values + 16, codes_b);
   }
   scale = largest / largest_code + poison;
-  code_sum = i_sum(i_add(codes_a, codes_b));
+  code_sum = poison == 0.0f ? i_sum(i_add(codes_a, codes_b)) : 0;
 }
 
 void quantize(Layout layout, const float* x, std::int64_t group_begin, std::int64_t group_count,

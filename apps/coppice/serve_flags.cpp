@@ -1,0 +1,204 @@
+#include "serve_flags.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/log.h"
+#include "io/json_field.h"
+#include "io/model_path.h"
+#include "server/command_line.h"
+#include "server/stats_log.h"
+
+namespace coppice {
+namespace {
+
+// COPPICE_MAX_NUM_SEQS for --max-num-seqs: flag beats environment.
+void read_environment(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    if (option->get_lnames().empty()) continue;
+    std::string name = "COPPICE_" + option->get_lnames().front();
+    for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
+    option->envname(name);
+  }
+}
+
+// The --config file's flags go in front of the given ones, so that those win.
+std::vector<std::string> with_config_file(std::vector<std::string> arguments) {
+  for (std::size_t i = 0; i + 1 < arguments.size(); ++i) {
+    if (arguments[i] != "--config") continue;
+    std::vector<std::string> all =
+        normalize_arguments(read_config_file(arguments[i + 1])).arguments;
+    arguments.erase(arguments.begin() + static_cast<std::ptrdiff_t>(i),
+                    arguments.begin() + static_cast<std::ptrdiff_t>(i) + 2);
+    // The positional model must not be taken for the value of the file's last flag.
+    all.insert(all.begin(), arguments.begin(), arguments.end());
+    return all;
+  }
+  return arguments;
+}
+
+[[noreturn]] void refuse_unknown(const CLI::App& app, const std::string& message,
+                                 const std::vector<std::string>& arguments) {
+  std::vector<std::string> known;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  for (const std::string& argument : arguments) {
+    if (!argument.starts_with("-") || argument.size() < 2) continue;
+    if (std::find(known.begin(), known.end(), argument) != known.end()) continue;
+    const std::string closest = closest_flag(argument, known);
+    throw Error(ErrorKind::kInvalidArgument,
+                "unknown flag " + argument +
+                    (closest.empty() ? "; coppice serve --help lists all"
+                                     : "; did you mean " + closest + "?"));
+  }
+  throw Error(ErrorKind::kInvalidArgument, message);
+}
+
+std::vector<std::string> read_origins(const std::string& text) {
+  if (!text.starts_with("[")) return {text};
+  const Json list =
+      parse_json(text, "--allowed-origins", {.error_kind = ErrorKind::kInvalidArgument});
+  return JsonField(list, "--allowed-origins", ErrorKind::kInvalidArgument)
+      .as<std::vector<std::string>>();
+}
+
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+}  // namespace
+
+void ServeFlags::add_engine_flags(CLI::App& app) {
+  EngineConfig& engine = server.engine;
+  app.add_option("model,--model", engine.model, "model folder, GGUF file or hub id")->required();
+  speculative.add_to(app);
+  app.add_option("--device", engine.device, "auto, cpu, cpu-reference, cuda or cuda:N");
+  app.add_option("--threads", engine.num_threads, "CPU threads; 0: all that may be used");
+  app.add_option("--seed", engine.seed, "of requests that bring none");
+  app.add_option("--max-model-len", max_model_len, "prompt and output tokens, 4k or auto");
+  app.add_option("--max-num-seqs", engine.max_num_seqs, "sequences that run at once");
+  app.add_option("--max-num-batched-tokens", max_batched_tokens, "rows of a prefill step");
+  app.add_option("--kv-cache-memory-bytes,--kv-cache-memory", kv_cache_memory, "size of the cache");
+  app.add_option("--num-gpu-blocks-override", engine.num_kv_blocks, "cache blocks of 64 tokens");
+  app.add_option("--gpu-memory-utilization", gpu_memory_utilization,
+                 "accepted; the cache is sized by --kv-cache-memory-bytes");
+  app.add_option("--kv-cache-dtype", kv_cache_dtype, "auto or bfloat16");
+  app.add_option("--block-size", block_size, "64");
+  app.add_option("--dtype", dtype, "auto or bfloat16");
+  app.add_option("--quantization", quantization, "accepted; the files say it");
+  app.add_option("--tensor-parallel-size", tensor_parallel_size);
+  app.add_option("--pipeline-parallel-size", pipeline_parallel_size);
+  app.add_option("--data-parallel-size", data_parallel_size);
+  app.add_flag("--enable-prefix-caching", engine.enable_prefix_caching, "on by default");
+  app.add_flag("--no-enable-prefix-caching,--disable-radix-cache", no_prefix_caching);
+  app.add_flag("--prefix-cache-exact", engine.prefix_cache_exact,
+               "share only blocks that prefill computed: bit-exact output");
+}
+
+void ServeFlags::add_api_flags(CLI::App& app) {
+  ServedModelOptions& model = server.model;
+  app.add_option("--served-model-name", model.names, "names that requests may use");
+  app.add_option("--host", host, "address; default: loopback, or all with an API key");
+  app.add_option("--port", server.http.port, "default 8000");
+  app.add_option("--api-key", api_keys, "keys that open all routes but health");
+  app.add_option("--allowed-origins", allowed_origins, "CORS: JSON list; default [\"*\"]");
+  app.add_option("--io-threads", server.http.num_io_threads)->check(CLI::Range(1, 64));
+  app.add_option("--chat-template", model.chat_template, "file or text");
+  app.add_flag("--trust-request-chat-template", model.trust_request_chat_template);
+  app.add_option("--default-chat-template-kwargs", model.default_chat_template_kwargs, "JSON");
+  app.add_option("--tool-call-parser", model.tool_call_parser, "auto, none, kimi_k2");
+  app.add_option("--reasoning-parser", model.reasoning_parser, "auto, none, kimi_k2, qwen3");
+  app.add_flag("--enable-auto-tool-choice", enable_auto_tool_choice, "always on");
+  app.add_option("--generation-config", model.generation_config, "auto, or vllm for none");
+  app.add_option("--override-generation-config", model.override_generation_config, "JSON");
+  app.add_option("--max-queued-requests", server.loop.max_queued_requests,
+                 "more get 429 with Retry-After");
+  app.add_option("--shutdown-timeout", shutdown_timeout_s, "seconds to drain after SIGTERM");
+  app.add_option("--stuck-after", stuck_after_s, "seconds of one step until /health says stuck");
+  app.add_flag("--enable-timings", server.timings, "llama.cpp's timings in answers");
+  app.add_flag("--no-reasoning-content", drop_reasoning_content,
+               "answer with `reasoning` only, not `reasoning_content` too");
+  app.add_flag("--enable-log-requests", enable_log_requests);
+  app.add_flag("--disable-log-stats", disable_log_stats);
+  app.add_option("--log-level", log_level, "debug, info, warning, error");
+  app.add_option("--log-format", log_format, "text or json");
+  app.add_flag("--quiet", quiet, "no progress on stderr");
+}
+
+void ServeFlags::add_to(CLI::App& app) {
+  app.name("coppice serve");
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeFirst);
+  add_engine_flags(app);
+  add_api_flags(app);
+  for (const char* list : {"--served-model-name", "--api-key"})
+    app.get_option(list)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  read_environment(app);
+}
+
+std::optional<int> ServeFlags::parse(int argc, char** argv) {
+  const NormalizedArguments given = normalize_arguments({argv + 1, argv + argc});
+  std::vector<std::string> arguments = with_config_file(given.arguments);
+  CLI::App app("Answers HTTP requests in the manner of OpenAI, vLLM and SGLang.");
+  add_to(app);
+  try {
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::Success& success) {
+    return app.exit(success);
+  } catch (const CLI::ExtrasError& error) {
+    refuse_unknown(app, error.what(), arguments);
+  } catch (const CLI::ParseError& error) {
+    throw Error(ErrorKind::kInvalidArgument, error.what());
+  }
+  use_server_log_format(log_format == "json");
+  for (const std::string& warning : given.warnings) log_warning(warning);
+  finish();
+  return std::nullopt;
+}
+
+void ServeFlags::check_numbers() const {
+  const auto one_only = [](const char* flag, std::int64_t value) {
+    if (value > 1)
+      log_warning(std::string(flag) + " " + std::to_string(value) +
+                  ": this build runs the model on one device");
+  };
+  one_only("--tensor-parallel-size", tensor_parallel_size);
+  one_only("--pipeline-parallel-size", pipeline_parallel_size);
+  one_only("--data-parallel-size", data_parallel_size);
+  if (block_size != 64) log_warning("--block-size: cache blocks hold 64 tokens");
+  if (kv_cache_dtype != "auto" && !kv_cache_dtype.starts_with("bf"))
+    throw Error(ErrorKind::kUnsupported,
+                "--kv-cache-dtype " + kv_cache_dtype +
+                    ": the cache is kept in bf16; a smaller type would change the output");
+}
+
+void ServeFlags::finish() {
+  check_numbers();
+  EngineConfig& engine = server.engine;
+  server.model.model = engine.model;
+  speculative.apply(engine);
+  engine.model = resolve_model(engine.model).string();
+  if (!max_model_len.empty() && max_model_len != "auto" && max_model_len != "-1")
+    engine.max_model_len = parse_human_integer(max_model_len, "--max-model-len");
+  if (!kv_cache_memory.empty())
+    engine.kv_cache_bytes = parse_human_integer(kv_cache_memory, "--kv-cache-memory-bytes");
+  if (!max_batched_tokens.empty())
+    engine.max_num_batched_tokens =
+        parse_human_integer(max_batched_tokens, "--max-num-batched-tokens");
+  engine.enable_prefix_caching = !no_prefix_caching;
+  server.reasoning_content = !drop_reasoning_content;
+  server.loop.stuck_after = std::chrono::milliseconds(static_cast<int>(stuck_after_s * 1000));
+  if (const char* key = std::getenv("VLLM_API_KEY"); key != nullptr && api_keys.empty())
+    api_keys = {key};
+  std::erase(api_keys, "");
+  server.router.api_keys = api_keys;
+  if (!allowed_origins.empty()) server.router.allowed_origins = read_origins(allowed_origins);
+  server.http.host = !host.empty() ? host : api_keys.empty() ? "127.0.0.1" : "0.0.0.0";
+  server.router.check_loopback_host = is_loopback(server.http.host) && api_keys.empty();
+  server.version = COPPICE_VERSION;
+  server.flags = Json::object({{"max_num_seqs", engine.max_num_seqs},
+                               {"enable_prefix_caching", engine.enable_prefix_caching},
+                               {"speculative_model", engine.speculative_model},
+                               {"device", engine.device}});
+}
+
+}  // namespace coppice

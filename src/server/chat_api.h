@@ -1,0 +1,27 @@
+// POST /v1/chat/completions, and its render twin.
+#pragma once
+
+#include <memory>
+
+#include "server/chat_request.h"
+#include "server/generation.h"
+
+namespace coppice {
+
+// What the answering endpoints share.
+struct ApiContext {
+  GenerationContext generation;
+  std::string fingerprint;        // system_fingerprint
+  bool timings = false;           // add llama.cpp's timings object
+  bool reasoning_content = true;  // also under SGLang's and Moonshot's name
+};
+
+// Throws Error for what is wrong with the request; everything later goes to the responder.
+void chat_completions(const ApiContext& context, const HttpRequest& request,
+                      std::shared_ptr<HttpResponder> responder);
+
+// The prompt that the request would make: {"prompt", "prompt_token_ids", ...}.
+void render_chat_completions(const ApiContext& context, const HttpRequest& request,
+                             HttpResponder& responder);
+
+}  // namespace coppice

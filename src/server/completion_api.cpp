@@ -1,0 +1,266 @@
+#include "server/completion_api.h"
+
+#include <ctime>
+
+#include "server/event_stream.h"
+#include "server/token_logprobs.h"
+
+namespace coppice {
+namespace {
+
+constexpr std::int64_t kDefaultMaxTokens = 16;
+constexpr std::size_t kMaxPrompts = 1024;
+
+struct Prompt {
+  std::string text;  // as given, or decoded
+  std::vector<std::int32_t> token_ids;
+};
+
+struct CompletionRequest {
+  CommonRequest common;
+  std::vector<Prompt> prompts;
+  bool echo = false;
+};
+
+std::vector<std::int32_t> checked_ids(const JsonField& field, const ServedModel& model) {
+  auto ids = field.as<std::vector<std::int32_t>>();
+  for (const std::int32_t id : ids)
+    if (id < 0 || id >= model.vocab_size)
+      field.fail("holds " + std::to_string(id) + ": must be token ids from 0 to " +
+                 std::to_string(model.vocab_size - 1));
+  return ids;
+}
+
+Prompt read_prompt(const JsonField& field, bool add_special, bool decode,
+                   const ServedModel& model) {
+  Prompt prompt;
+  if (field.value().is_string()) {
+    prompt.text = field.as<std::string>();
+    prompt.token_ids = model.tokenizer.encode(prompt.text, add_special);
+    return prompt;
+  }
+  if (!field.value().is_array()) field.fail("must be a string or token ids, or a list of those");
+  prompt.token_ids = checked_ids(field, model);
+  if (decode) prompt.text = model.tokenizer.decode(prompt.token_ids);
+  return prompt;
+}
+
+std::vector<Prompt> read_prompts(const JsonField& body, bool echo, const ServedModel& model) {
+  const JsonField field = body.at("prompt");
+  const bool special = true;  // vLLM recognises control tokens in plain prompts
+  const bool is_list = field.value().is_array();
+  const bool is_list_of_prompts =
+      is_list && field.value().size() > 0 && !field.value().as_array()[0].is_number();
+  std::vector<Prompt> prompts;
+  if (is_list && field.value().size() == 0) field.fail("is empty");
+  if (!is_list_of_prompts) {
+    prompts.push_back(read_prompt(field, special, echo, model));
+    return prompts;
+  }
+  if (field.value().size() > kMaxPrompts)
+    field.fail("holds more than " + std::to_string(kMaxPrompts) + " prompts");
+  for (const JsonField& element : field.elements())
+    prompts.push_back(read_prompt(element, special, echo, model));
+  return prompts;
+}
+
+CompletionRequest parse_completion_request(const JsonField& body, const ServedModel& model) {
+  check_model(body, model);
+  CompletionRequest request;
+  request.common = parse_common(body, model);
+  request.echo = body.get<bool>("echo", false);
+  if (const auto logprobs = body.find("logprobs"))
+    request.common.sampling.logprobs = logprobs->as<std::int64_t>();
+  if (!body.get("suffix", "").empty())
+    throw ApiError(400, "suffix is not supported: the model does not fill in the middle", "suffix");
+  if (request.echo && request.common.sampling.logprobs)
+    throw ApiError(501,
+                   "echo with logprobs needs the prompt's log-probabilities, which this "
+                   "engine does not compute",
+                   "logprobs");
+  request.prompts = read_prompts(body, request.echo, model);
+  std::int64_t fits_all = model.max_request_len;
+  for (Prompt& prompt : request.prompts) {
+    settle_length(request.common, prompt.token_ids, kDefaultMaxTokens, model, "prompt");
+    fits_all = std::min(fits_all, request.common.sampling.max_tokens);
+  }
+  request.common.sampling.max_tokens = fits_all;
+  return request;
+}
+
+struct CompletionChoice {
+  std::string text;
+  CompletionLogprobs logprob_writer;
+  Json logprobs;
+  std::vector<std::int32_t> token_ids;
+  std::string finish_reason;
+  Json stop_reason;
+  bool begun = false;
+};
+
+class CompletionClient final : public GenerationClient {
+ public:
+  CompletionClient(ApiContext context, CompletionRequest request,
+                   std::shared_ptr<HttpResponder> responder)
+      : context_(std::move(context)),
+        request_(std::move(request)),
+        responder_(std::move(responder)),
+        created_(std::time(nullptr)) {
+    for (const Prompt& prompt : request_.prompts) {
+      usage_.prompt_tokens += std::ssize(prompt.token_ids);
+      for (std::int64_t i = 0; i < request_.common.n; ++i)
+        choices_.push_back(CompletionChoice{
+            .text = {},
+            .logprob_writer = CompletionLogprobs(context_.generation.model->tokenizer,
+                                                 request_.common.return_tokens_as_token_ids, 0),
+            .logprobs = {},
+            .token_ids = {},
+            .finish_reason = {},
+            .stop_reason = {}});
+    }
+  }
+
+  void on_step(std::size_t index, const OutputStep& step, const RequestStats& stats) override;
+  void on_end() override;
+  void on_failure(const ApiError& error) override;
+  std::size_t num_choices() const { return choices_.size(); }
+
+ private:
+  const Prompt& prompt_of(std::size_t index) const {
+    return request_.prompts[index / static_cast<std::size_t>(request_.common.n)];
+  }
+  Json answer() const;
+  Json entry_of(std::size_t index, std::string text, Json logprobs,
+                const std::vector<std::int32_t>& ids, bool last) const;
+  void stream_step(std::size_t index, const OutputStep& step, std::string text, Json logprobs);
+
+  ApiContext context_;
+  CompletionRequest request_;
+  std::shared_ptr<HttpResponder> responder_;
+  std::time_t created_;
+  std::vector<CompletionChoice> choices_;
+  Usage usage_;
+  RequestStats last_stats_;
+  bool stream_begun_ = false;
+};
+
+void CompletionClient::on_step(std::size_t index, const OutputStep& step,
+                               const RequestStats& stats) {
+  CompletionChoice& choice = choices_[index];
+  std::string text;
+  if (!std::exchange(choice.begun, true) && request_.echo) text = prompt_of(index).text;
+  for (const OutputPiece& piece : step.pieces) text += piece.text;
+  usage_.completion_tokens += std::ssize(step.token_ids);
+  usage_.cached_tokens = std::max(usage_.cached_tokens, stats.num_cached_tokens);
+  last_stats_ = stats;
+  Json logprobs;
+  if (!step.logprobs.empty()) logprobs = choice.logprob_writer.add(step.token_ids, step.logprobs);
+  if (step.end_reason != EndReason::kNone) {
+    choice.finish_reason = finish_reason_of(step.end_reason);
+    choice.stop_reason = step.stop_reason;
+  }
+  if (request_.common.stream) return stream_step(index, step, std::move(text), std::move(logprobs));
+  choice.text += text;
+  choice.token_ids.insert(choice.token_ids.end(), step.token_ids.begin(), step.token_ids.end());
+  if (logprobs.is_null()) return;
+  for (const auto& [key, values] : logprobs.as_object())
+    for (const Json& value : values.as_array()) choice.logprobs[key].push_back(value);
+}
+
+Json CompletionClient::answer() const {
+  return Json::object({{"id", "cmpl-" + request_.common.id},
+                       {"object", "text_completion"},
+                       {"created", static_cast<std::int64_t>(created_)},
+                       {"model", context_.generation.model->name()},
+                       {"system_fingerprint", context_.fingerprint}});
+}
+
+Json CompletionClient::entry_of(std::size_t index, std::string text, Json logprobs,
+                                const std::vector<std::int32_t>& ids, bool last) const {
+  const CompletionChoice& choice = choices_[index];
+  Json entry = Json::object({{"index", static_cast<std::int64_t>(index)},
+                             {"text", std::move(text)},
+                             {"logprobs", std::move(logprobs)},
+                             {"finish_reason", last ? Json(choice.finish_reason) : Json()},
+                             {"stop_reason", last ? choice.stop_reason : Json()}});
+  if (request_.common.return_token_ids) {
+    Json list = Json::array();
+    for (const std::int32_t id : ids) list.push_back(id);
+    entry["token_ids"] = std::move(list);
+  }
+  return entry;
+}
+
+void CompletionClient::stream_step(std::size_t index, const OutputStep& step, std::string text,
+                                   Json logprobs) {
+  const bool last = step.end_reason != EndReason::kNone;
+  if (text.empty() && logprobs.is_null() && !last) return;
+  Json chunk = answer();
+  chunk["choices"] =
+      Json::array({entry_of(index, std::move(text), std::move(logprobs), step.token_ids, last)});
+  if (request_.common.continuous_usage) chunk["usage"] = usage_json(usage_);
+  if (!std::exchange(stream_begun_, true)) begin_events(*responder_);
+  send_event(*responder_, chunk);
+}
+
+void CompletionClient::on_end() {
+  Json body = answer();
+  if (request_.common.stream) {
+    if (request_.common.include_usage) {
+      body["choices"] = Json::array();
+      body["usage"] = usage_json(usage_);
+      if (context_.timings) body["timings"] = timings_json(last_stats_);
+      send_event(*responder_, body);
+    }
+    return end_events(*responder_);
+  }
+  Json choices = Json::array();
+  for (std::size_t i = 0; i < choices_.size(); ++i)
+    choices.push_back(
+        entry_of(i, choices_[i].text, choices_[i].logprobs, choices_[i].token_ids, true));
+  body["choices"] = std::move(choices);
+  body["usage"] = usage_json(usage_);
+  if (context_.timings) body["timings"] = timings_json(last_stats_);
+  send_json(*responder_, body);
+}
+
+void CompletionClient::on_failure(const ApiError& error) {
+  if (!stream_begun_) return send_error(*responder_, error);
+  send_event(*responder_, error_json(error));
+  end_events(*responder_);
+}
+
+void answer_nothing(CompletionClient& client) {
+  OutputStep step;
+  step.end_reason = EndReason::kLength;
+  for (std::size_t i = 0; i < client.num_choices(); ++i) client.on_step(i, step, {});
+  client.on_end();
+}
+
+}  // namespace
+
+void completions(const ApiContext& context, const HttpRequest& request,
+                 std::shared_ptr<HttpResponder> responder) {
+  const Json document = parse_body(request.body);
+  const JsonField body(document, "request body", ErrorKind::kInvalidArgument);
+  CompletionRequest parsed = parse_completion_request(body, *context.generation.model);
+  const CommonRequest common = parsed.common;
+  std::vector<GenerationChoice> choices;
+  for (std::size_t p = 0; p < parsed.prompts.size(); ++p) {
+    for (std::int64_t i = 0; i < common.n; ++i) {
+      GenerationChoice choice{.request = {.prompt_token_ids = parsed.prompts[p].token_ids,
+                                          .sampling = common.sampling,
+                                          .ddtree_budget = common.ddtree_budget,
+                                          .cache_salt = common.cache_salt},
+                              .text = text_options(common)};
+      choice.request.sampling.choice_index = i;
+      choice.request.sampling.stop.clear();
+      choices.push_back(std::move(choice));
+    }
+  }
+  const auto client = std::make_shared<CompletionClient>(context, std::move(parsed), responder);
+  if (common.sampling.max_tokens == 0) return answer_nothing(*client);
+  generate(context.generation, std::move(choices), client, *responder);
+}
+
+}  // namespace coppice

@@ -1,0 +1,118 @@
+#include "server/generation.h"
+
+namespace coppice {
+namespace {
+
+// Shared by the submissions of one HTTP request; lives on the engine's thread.
+class Run : public std::enable_shared_from_this<Run> {
+ public:
+  Run(const GenerationContext& context, std::shared_ptr<GenerationClient> client)
+      : context_(context), client_(std::move(client)) {}
+
+  Submission add(GenerationChoice choice) {
+    const std::size_t index = choices_.size();
+    choices_.push_back({.text = OutputText(context_.model->tokenizer, std::move(choice.text)),
+                        .max_tokens = choice.request.sampling.max_tokens});
+    ++left_;
+    return {
+        .request = std::move(choice.request),
+        .on_output = [self = shared_from_this(), index](
+                         const RequestOutput& output) { return self->on_output(index, output); },
+        .on_failure = [self = shared_from_this()](const ApiError& error) { self->fail(error); }};
+  }
+
+ private:
+  struct Choice {
+    OutputText text;
+    std::int64_t max_tokens = 0;
+    std::int64_t last_ns = 0;
+  };
+
+  std::optional<std::int64_t> on_output(std::size_t index, const RequestOutput& output) {
+    Choice& choice = choices_[index];
+    const OutputStep step = choice.text.add(output);
+    const std::int64_t now = SteadyClock().now_ns();
+    context_.metrics->observe_step(
+        choice.last_ns == 0 ? -1 : static_cast<double>(now - choice.last_ns) / 1e9,
+        std::ssize(step.token_ids));
+    choice.last_ns = now;
+    if (step.end_reason == EndReason::kNone) {
+      if (!failed_) client_->on_step(index, step, *output.stats);
+      return std::nullopt;
+    }
+    RequestStats stats = *output.stats;
+    stats.num_output_tokens = choice.text.num_tokens();
+    stats.end_ns = now;
+    context_.metrics->observe_end(stats, choice.max_tokens, finish_reason_of(step.end_reason));
+    if (step.end_reason == EndReason::kError) {
+      fail(ApiError(500, "the model's logits held NaN or infinity; generation ended"));
+      return step.keep;
+    }
+    if (failed_) return step.keep;
+    client_->on_step(index, step, stats);
+    if (--left_ == 0) client_->on_end();
+    return step.keep;
+  }
+
+  void fail(const ApiError& error) {
+    if (std::exchange(failed_, true)) return;
+    client_->on_failure(error);
+  }
+
+  GenerationContext context_;
+  std::shared_ptr<GenerationClient> client_;
+  std::vector<Choice> choices_;
+  std::size_t left_ = 0;
+  bool failed_ = false;
+};
+
+double milliseconds(std::int64_t from_ns, std::int64_t to_ns) {
+  return static_cast<double>(to_ns - from_ns) / 1e6;
+}
+
+}  // namespace
+
+Json usage_json(const Usage& usage) {
+  Json json = Json::object({{"prompt_tokens", usage.prompt_tokens},
+                            {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+                            {"completion_tokens", usage.completion_tokens}});
+  json["prompt_tokens_details"] = Json::object({{"cached_tokens", usage.cached_tokens}});
+  json["completion_tokens_details"] = Json::object({{"reasoning_tokens", usage.reasoning_tokens}});
+  return json;
+}
+
+Json timings_json(const RequestStats& stats) {
+  const double prompt_ms = milliseconds(stats.arrival_ns, stats.first_token_ns);
+  const double predicted_ms = milliseconds(stats.first_token_ns, stats.end_ns);
+  const auto per_second = [](std::int64_t count, double ms) {
+    return ms > 0 ? static_cast<double>(count) * 1000 / ms : 0.0;
+  };
+  return Json::object({{"cache_n", stats.num_cached_tokens},
+                       {"prompt_n", stats.num_prompt_tokens - stats.num_cached_tokens},
+                       {"prompt_ms", prompt_ms},
+                       {"prompt_per_second", per_second(stats.num_prompt_tokens, prompt_ms)},
+                       {"predicted_n", stats.num_output_tokens},
+                       {"predicted_ms", predicted_ms},
+                       {"predicted_per_second", per_second(stats.num_output_tokens, predicted_ms)},
+                       {"draft_n", stats.num_draft_tokens},
+                       {"draft_n_accepted", stats.num_accepted_tokens},
+                       {"rounds", stats.num_rounds}});
+}
+
+std::string finish_reason_of(EndReason reason) {
+  return name_of(reason);
+}
+
+void generate(const GenerationContext& context, std::vector<GenerationChoice> choices,
+              std::shared_ptr<GenerationClient> client, HttpResponder& responder) {
+  const auto run = std::make_shared<Run>(context, std::move(client));
+  std::vector<Submission> submissions;
+  for (GenerationChoice& choice : choices) submissions.push_back(run->add(std::move(choice)));
+  const std::vector<Ticket> tickets = context.loop->submit(std::move(submissions));
+  responder.on_disconnect([loop = context.loop, metrics = context.metrics, tickets] {
+    loop->cancel(tickets);
+    metrics->observe_abort();
+  });
+}
+
+}  // namespace coppice

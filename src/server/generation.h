@@ -1,0 +1,58 @@
+// One HTTP request's choices on their way through the engine: submits them all, turns their tokens
+// into text, cancels them when the client leaves, counts usage.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/engine_loop.h"
+#include "server/http_server.h"
+#include "server/output_text.h"
+#include "server/served_model.h"
+#include "server/server_metrics.h"
+
+namespace coppice {
+
+struct Usage {
+  std::int64_t prompt_tokens = 0;
+  std::int64_t completion_tokens = 0;  // over all choices
+  std::int64_t cached_tokens = 0;
+  std::int64_t reasoning_tokens = 0;
+};
+Json usage_json(const Usage& usage);
+
+// What the engine made of the whole request, llama.cpp's names.
+Json timings_json(const RequestStats& stats);
+
+// "stop", "length", "abort", "error".
+std::string finish_reason_of(EndReason reason);
+
+struct GenerationChoice {
+  Request request;
+  OutputTextOptions text;
+  std::size_t prompt = 0;  // choices of one prompt share their prompt tokens in the usage
+};
+
+// Called on the engine's thread, one call at a time. After on_end or on_failure nothing more comes.
+class GenerationClient {
+ public:
+  virtual ~GenerationClient() = default;
+  virtual void on_step(std::size_t choice, const OutputStep& step, const RequestStats& stats) = 0;
+  // All choices have ended.
+  virtual void on_end() = 0;
+  virtual void on_failure(const ApiError& error) = 0;
+};
+
+// What generating needs from the server.
+struct GenerationContext {
+  EngineLoop* loop = nullptr;
+  ServerMetrics* metrics = nullptr;
+  std::shared_ptr<const ServedModel> model;
+};
+
+// Throws ApiError when the queue does not take the request. Cancels it when the client leaves.
+void generate(const GenerationContext& context, std::vector<GenerationChoice> choices,
+              std::shared_ptr<GenerationClient> client, HttpResponder& responder);
+
+}  // namespace coppice

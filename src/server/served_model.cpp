@@ -1,0 +1,121 @@
+#include "server/served_model.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "engine/model_text.h"
+#include "io/json_field.h"
+
+namespace coppice {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kThinkEnd = "</think>";
+constexpr std::string_view kToolSection = "<|tool_calls_section_begin|>";
+
+// Whether a parser runs. `names` are spellings of the one set of rules there is.
+template <std::size_t N>
+bool choose_parser(const std::string& flag, const std::string& asked, bool has_marks,
+                   const std::array<std::string_view, N>& names) {
+  if (asked == "auto") return has_marks;
+  if (asked == "none" || asked.empty()) return false;
+  if (std::find(names.begin(), names.end(), asked) == names.end()) {
+    std::string known;
+    for (const std::string_view name : names) known += ", " + std::string(name);
+    throw Error(ErrorKind::kUnsupported,
+                flag + " " + asked + ": not here; there are auto, none" + known);
+  }
+  if (!has_marks)
+    throw Error(ErrorKind::kInvalidArgument,
+                flag + " " + asked + ": the model's tokenizer has no such marks");
+  return true;
+}
+
+Json json_object_flag(const std::string& text, const std::string& flag) {
+  if (text.empty()) return Json::object();
+  Json value = parse_json(text, flag, {.error_kind = ErrorKind::kInvalidArgument});
+  if (!value.is_object())
+    throw Error(ErrorKind::kInvalidArgument, flag + ": must be a JSON object");
+  return value;
+}
+
+void take_defaults(const Json& document, const std::string& source, ServedModel& model) {
+  const JsonField json(document, source, ErrorKind::kInvalidArgument);
+  SamplingParams& defaults = model.defaults;
+  defaults.temperature = json.get<double>("temperature", defaults.temperature);
+  defaults.top_p = json.get<double>("top_p", defaults.top_p);
+  defaults.top_k = json.get<std::int64_t>("top_k", defaults.top_k);
+  defaults.min_p = json.get<double>("min_p", defaults.min_p);
+  defaults.repetition_penalty = json.get<double>("repetition_penalty", defaults.repetition_penalty);
+  if (const auto limit = json.find("max_new_tokens"))
+    model.default_max_tokens = limit->as<std::int64_t>();
+}
+
+std::optional<ChatTemplate> load_template(const std::string& flag, const std::string& path) {
+  if (!flag.empty()) {
+    std::ifstream file(flag, std::ios::binary);
+    if (!file) return ChatTemplate(flag, "--chat-template");
+    const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    return ChatTemplate(text, flag);
+  }
+  if (!fs::is_directory(path)) return std::nullopt;
+  try {
+    return ChatTemplate::from_folder(path);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kNotFound) throw;
+    return std::nullopt;  // a base model
+  }
+}
+
+}  // namespace
+
+bool ServedModel::answers_to(const std::string& asked) const {
+  return std::find(names.begin(), names.end(), asked) != names.end();
+}
+
+std::unique_ptr<ServedModel> ServedModel::load(const ServedModelOptions& options,
+                                               const std::string& path) {
+  auto model = std::unique_ptr<ServedModel>(new ServedModel{
+      .names = options.names,
+      .root = path,
+      .tokenizer = load_tokenizer(path),
+      .chat_template = load_template(options.chat_template, path),
+      .defaults = {},
+      .default_max_tokens = {},
+      .template_kwargs =
+          json_object_flag(options.default_chat_template_kwargs, "--default-chat-template-kwargs"),
+      .eos_text = {},
+      .description = {}});
+  if (model->names.empty()) model->names = {options.model};
+  model->created = std::time(nullptr);
+  model->trust_request_chat_template = options.trust_request_chat_template;
+  const bool thinks = model->tokenizer.added_token_id(kThinkEnd).has_value();
+  const bool has_tools = model->tokenizer.added_token_id(kToolSection).has_value();
+  model->parse_reasoning =
+      choose_parser("--reasoning-parser", options.reasoning_parser, thinks,
+                    std::array<std::string_view, 4>{"kimi_k2", "kimi_k25", "qwen3", "deepseek_r1"});
+  model->parse_tools = choose_parser("--tool-call-parser", options.tool_call_parser, has_tools,
+                                     std::array<std::string_view, 2>{"kimi_k2", "kimi_k25"});
+  const fs::path generation = fs::path(path) / "generation_config.json";
+  if (options.generation_config != "vllm" && fs::exists(generation))
+    take_defaults(read_json_file(generation), generation.string(), *model);
+  take_defaults(
+      json_object_flag(options.override_generation_config, "--override-generation-config"),
+      "--override-generation-config", *model);
+  return model;
+}
+
+void ServedModel::take_limits(const Engine& engine) {
+  vocab_size = engine.model_config().vocab_size;
+  max_model_len = engine.max_model_len();
+  max_request_len = engine.max_request_len();
+  const auto& eos = engine.model_config().eos_token_ids;
+  if (!eos.empty()) eos_text = tokenizer.token_bytes(static_cast<std::int32_t>(eos.front()));
+  description = engine.describe();
+}
+
+}  // namespace coppice

@@ -1,0 +1,256 @@
+#include "server/server.h"
+
+#include <condition_variable>
+#include <cstdio>
+
+#include "base/log.h"
+#include "server/chat_api.h"
+#include "server/completion_api.h"
+#include "server/event_stream.h"
+#include "server/info_api.h"
+#include "server/stats_log.h"
+#include "server/tokenize_api.h"
+
+namespace coppice {
+namespace {
+
+// FNV-1a, as eight hex digits.
+std::string short_hash(std::string_view text) {
+  std::uint32_t hash = 2166136261u;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
+  char digits[9];
+  std::snprintf(digits, sizeof digits, "%08x", hash);
+  return digits;
+}
+
+}  // namespace
+
+struct Server::Impl {
+  explicit Impl(ServerOptions given)
+      : options(std::move(given)),
+        router(options.router),
+        loop(
+            loop_options(options), [this](const LoadProgress& progress) { return load(progress); },
+            [this](Engine*, const std::exception* error) { loaded(error); }),
+        stats(options.loop.max_num_seqs) {
+    add_info_routes();
+    add_api_routes();
+    add_missing_routes();
+    http = std::make_unique<HttpServer>(
+        options.http, [this](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+          router.handle(request, responder);
+        });
+  }
+
+  static EngineLoopOptions loop_options(const ServerOptions& options) {
+    EngineLoopOptions loop = options.loop;
+    loop.max_num_seqs = options.engine.max_num_seqs;
+    return loop;
+  }
+
+  std::unique_ptr<Engine> load(const LoadProgress& progress);
+  void loaded(const std::exception* error);
+  void add_info_routes();
+  void add_api_routes();
+  void add_missing_routes();
+
+  // The model, or ApiError 503 while it loads.
+  std::shared_ptr<const ServedModel> require_model() const;
+  ApiContext context() const;
+
+  const ServerOptions options;
+  ServedModelSlot model;
+  mutable ServerMetrics metrics;
+  HttpRouter router;
+
+  std::mutex mutex;
+  std::condition_variable load_ended;
+  bool has_loaded = false;
+  std::exception_ptr load_error;
+  std::string fingerprint;  // written before the model is set
+
+  mutable EngineLoop loop;
+  StatsLog stats;
+  std::unique_ptr<HttpServer> http;  // goes first
+};
+
+std::unique_ptr<Engine> Server::Impl::load(const LoadProgress& progress) {
+  auto served = ServedModel::load(options.model, options.engine.model);
+  auto engine = Engine::load(options.engine, [&](std::int64_t done, std::int64_t total) {
+    progress(done, total);
+    if (options.on_progress) options.on_progress(done, total);
+  });
+  served->take_limits(*engine);
+  fingerprint = "coppice-" + options.version + "-tp1-" + short_hash(served->description);
+  model.set(std::move(served));
+  return engine;
+}
+
+void Server::Impl::loaded(const std::exception* error) {
+  {
+    const std::lock_guard lock(mutex);
+    has_loaded = true;
+    if (error != nullptr) load_error = std::make_exception_ptr(to_api_error(*error));
+  }
+  load_ended.notify_all();
+}
+
+std::shared_ptr<const ServedModel> Server::Impl::require_model() const {
+  if (auto served = model.get()) return served;
+  const EngineStatus status = loop.status();
+  if (status.state == EngineState::kFailed)
+    throw ApiError(503, "the model could not be loaded: " + status.failure);
+  throw ApiError(503,
+                 "Loading model: " + status.phase + ", " +
+                     std::to_string(static_cast<int>(status.progress * 100)) + " %",
+                 "", 2);
+}
+
+ApiContext Server::Impl::context() const {
+  auto served = require_model();
+  return {.generation = {.loop = &loop, .metrics = &metrics, .model = std::move(served)},
+          .fingerprint = fingerprint,
+          .timings = options.timings,
+          .reasoning_content = options.reasoning_content};
+}
+
+void Server::Impl::add_info_routes() {
+  using Responder = std::shared_ptr<HttpResponder>;
+  const auto open = HttpRouter::Access::kOpen;
+  const auto guarded = HttpRouter::Access::kGuarded;
+  for (const char* path : {"/health", "/ping", "/health/ready", "/health_generate"})
+    router.add("GET", path, open, [this](const HttpRequest&, std::string_view, const Responder& r) {
+      health(loop.status(), *r);
+    });
+  router.add("GET", "/health/live", open,
+             [this](const HttpRequest&, std::string_view, const Responder& r) {
+               health_live(loop.status(), *r);
+             });
+  router.add("GET", "/version", open,
+             [this](const HttpRequest&, std::string_view, const Responder& r) {
+               send_json(*r, Json::object({{"version", options.version}}));
+             });
+  router.add("GET", "/metrics", guarded,
+             [this](const HttpRequest&, std::string_view, const Responder& r) {
+               const auto served = model.get();
+               r->send(200, "text/plain; version=0.0.4; charset=utf-8",
+                       metrics.write(loop.status(), served ? served->name() : ""));
+             });
+  router.add("GET", "/load", guarded,
+             [this](const HttpRequest&, std::string_view, const Responder& r) {
+               send_json(*r, Json::object({{"server_load", loop.status().in_flight}}));
+             });
+  router.add("GET", "/v1/models", guarded,
+             [this](const HttpRequest&, std::string_view, const Responder& r) {
+               list_models(*require_model(), *r);
+             });
+  router.add("GET", "/v1/models/*", guarded,
+             [this](const HttpRequest&, std::string_view name, const Responder& r) {
+               get_model(*require_model(), name, *r);
+             });
+  for (const char* path : {"/server_info", "/get_server_info"})
+    router.add(
+        "GET", path, guarded, [this](const HttpRequest&, std::string_view, const Responder& r) {
+          const auto served = require_model();
+          server_info(
+              {.version = options.version, .fingerprint = fingerprint, .flags = options.flags},
+              *served, loop.status(), *r);
+        });
+}
+
+void Server::Impl::add_api_routes() {
+  using Responder = std::shared_ptr<HttpResponder>;
+  const auto guarded = HttpRouter::Access::kGuarded;
+  router.add("POST", "/v1/chat/completions", guarded,
+             [this](const HttpRequest& request, std::string_view, const Responder& r) {
+               chat_completions(context(), request, r);
+             });
+  router.add("POST", "/v1/chat/completions/render", guarded,
+             [this](const HttpRequest& request, std::string_view, const Responder& r) {
+               render_chat_completions(context(), request, *r);
+             });
+  router.add("POST", "/v1/completions", guarded,
+             [this](const HttpRequest& request, std::string_view, const Responder& r) {
+               completions(context(), request, r);
+             });
+  router.add("POST", "/tokenize", guarded,
+             [this](const HttpRequest& request, std::string_view, const Responder& r) {
+               tokenize(*require_model(), request, *r);
+             });
+  router.add("POST", "/detokenize", guarded,
+             [this](const HttpRequest& request, std::string_view, const Responder& r) {
+               detokenize(*require_model(), request, *r);
+             });
+  router.add("GET", "/tokenizer_info", guarded,
+             [this](const HttpRequest&, std::string_view, const Responder& r) {
+               tokenizer_info(*require_model(), *r);
+             });
+}
+
+// Endpoints that clients of vLLM and SGLang know and that are not here: said plainly.
+void Server::Impl::add_missing_routes() {
+  constexpr std::array kMissing = {"/v1/embeddings",
+                                   "/v1/score",
+                                   "/score",
+                                   "/rerank",
+                                   "/v1/rerank",
+                                   "/classify",
+                                   "/pooling",
+                                   "/v1/audio/transcriptions",
+                                   "/v1/audio/speech",
+                                   "/v1/images/generations",
+                                   "/v1/load_lora_adapter",
+                                   "/v1/unload_lora_adapter",
+                                   "/reset_prefix_cache",
+                                   "/flush_cache",
+                                   "/sleep",
+                                   "/wake_up",
+                                   "/start_profile",
+                                   "/stop_profile",
+                                   "/generate"};
+  for (const char* path : kMissing)
+    router.add("POST", path, HttpRouter::Access::kGuarded,
+               [path](const HttpRequest&, std::string_view, const auto&) {
+                 throw ApiError(501, std::string(path) + " is not supported by this server");
+               });
+}
+
+Server::Server(ServerOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+Server::~Server() {
+  impl_->loop.drain(std::chrono::milliseconds(0));  // while the port still takes answers
+}
+
+std::uint16_t Server::port() const {
+  return impl_->http->port();
+}
+EngineStatus Server::status() const {
+  return impl_->loop.status();
+}
+std::shared_ptr<const ServedModel> Server::model() const {
+  return impl_->model.get();
+}
+std::vector<std::string> Server::route_names() const {
+  return impl_->router.route_names();
+}
+
+bool Server::wait_until_loaded(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(impl_->mutex);
+  if (!impl_->load_ended.wait_for(lock, timeout, [&] { return impl_->has_loaded; })) return false;
+  if (impl_->load_error) std::rethrow_exception(impl_->load_error);
+  return true;
+}
+
+bool Server::drain(std::chrono::milliseconds timeout) {
+  const auto start = std::chrono::steady_clock::now();
+  const bool complete = impl_->loop.drain(timeout);
+  const auto used = std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::steady_clock::now() - start);
+  const auto left = std::max(timeout - used, std::chrono::milliseconds(500));
+  return impl_->http->drain(left) && complete;
+}
+
+std::vector<std::string> Server::stats_lines() {
+  return impl_->stats.lines(impl_->loop.status(), impl_->metrics.totals());
+}
+
+}  // namespace coppice

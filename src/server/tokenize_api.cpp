@@ -1,0 +1,69 @@
+#include "server/tokenize_api.h"
+
+#include "server/chat_request.h"
+#include "server/event_stream.h"
+
+namespace coppice {
+namespace {
+
+JsonField request_field(const Json& document) {
+  return {document, "request body", ErrorKind::kInvalidArgument};
+}
+
+}  // namespace
+
+void tokenize(const ServedModel& model, const HttpRequest& request, HttpResponder& responder) {
+  const Json document = parse_body(request.body);
+  const JsonField body = request_field(document);
+  check_model(body, model);
+  std::vector<std::int32_t> ids;
+  if (body.has("messages")) {
+    ids = render_chat(parse_chat_request(body, model), model).token_ids;
+  } else {
+    // SGLang and llama.cpp call it text and content.
+    const char* key = body.has("prompt") ? "prompt" : body.has("content") ? "content" : "prompt";
+    const auto text = body.get<std::string>(body.has("text") ? "text" : key);
+    ids = model.tokenizer.encode(text, body.get<bool>("parse_special", true));
+  }
+  Json tokens = Json::array(), texts = Json::array();
+  for (const std::int32_t id : ids) {
+    tokens.push_back(id);
+    texts.push_back(model.tokenizer.token_bytes(id));
+  }
+  const bool wants_texts = body.get<bool>("return_token_strs", false);
+  send_json(responder, Json::object({{"count", std::ssize(ids)},
+                                     {"max_model_len", model.max_model_len},
+                                     {"tokens", std::move(tokens)},
+                                     {"token_strs", wants_texts ? std::move(texts) : Json()}}));
+}
+
+void detokenize(const ServedModel& model, const HttpRequest& request, HttpResponder& responder) {
+  const Json document = parse_body(request.body);
+  const JsonField body = request_field(document);
+  check_model(body, model);
+  const JsonField tokens = body.at("tokens");
+  const auto ids = tokens.as<std::vector<std::int32_t>>();
+  for (const std::int32_t id : ids)
+    if (id < 0 || id >= model.vocab_size)
+      tokens.fail("holds " + std::to_string(id) + ": must be token ids from 0 to " +
+                  std::to_string(model.vocab_size - 1));
+  const std::string text =
+      model.tokenizer.decode(ids, body.get<bool>("skip_special_tokens", false));
+  send_json(responder, Json::object({{"prompt", text}, {"text", text}}));
+}
+
+void tokenizer_info(const ServedModel& model, HttpResponder& responder) {
+  Json added = Json::array();
+  for (const AddedToken& token : model.tokenizer.added_tokens())
+    added.push_back(
+        Json::object({{"id", token.id}, {"content", token.text}, {"special", token.special}}));
+  send_json(responder,
+            Json::object({{"tokenizer_class", "byte_level_bpe"},
+                          {"vocab_size", static_cast<std::int64_t>(model.tokenizer.vocab_size())},
+                          {"model_max_length", model.max_model_len},
+                          {"bos_token", Json()},
+                          {"eos_token", model.eos_text.empty() ? Json() : Json(model.eos_text)},
+                          {"added_tokens", std::move(added)}}));
+}
+
+}  // namespace coppice
