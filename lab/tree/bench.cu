@@ -79,7 +79,7 @@ void bench_top_k(int rows, int k, bool bf16) {
     p.ids = ids.get();
     p.log_probs = log_probs.get();
     p.workspace = workspace.get();
-    LAB_CUDA(top_k_log_probs(p, stream));
+    CHECK_CUDA(top_k_log_probs(p, stream));
   });
   std::printf("top_k_log_probs %s rows=%4d k=%2d: %7.2f us  %.2f TB/s\n", bf16 ? "bf16" : "fp32",
               rows, k, us, static_cast<double>(row_bytes) * rows / us * 1e-6);
@@ -102,7 +102,7 @@ void bench_greedy(int rows) {
                          choices.get(),
                          finite.get(),
                          workspace.get()};
-    LAB_CUDA(sample_greedy(p, stream));
+    CHECK_CUDA(sample_greedy(p, stream));
   });
   std::printf("sample_greedy rows=%4d: %7.2f us  %.2f TB/s\n", rows, us,
               static_cast<double>(rows) * kVocab * 4 / us * 1e-6);
@@ -152,7 +152,7 @@ void bench_sample(int rows, int top_k, float top_p, float penalty, const char* l
   p.token_counts = counts.get();
   const double us = time_in_graph(std::min(copies * 2, 20), [&](int i, cudaStream_t stream) {
     p.logits = logits.get() + static_cast<size_t>(i % copies) * rows * kVocab;
-    LAB_CUDA(sample_rows(p, stream));
+    CHECK_CUDA(sample_rows(p, stream));
   });
   std::printf("sample_rows rows=%4d %-28s: %7.2f us\n", rows, label, us);
 }
@@ -251,16 +251,16 @@ struct TreeBench {
 void bench_tree(int batch, int depth, int budget) {
   TreeBench bench(batch, depth, budget);
   const double build = time_in_graph(
-      20, [&](int, cudaStream_t stream) { LAB_CUDA(build_tree(bench.build, stream)); });
+      20, [&](int, cudaStream_t stream) { CHECK_CUDA(build_tree(bench.build, stream)); });
   const double compile = time_in_graph(
-      20, [&](int, cudaStream_t stream) { LAB_CUDA(compile_tree(bench.compile, stream)); });
+      20, [&](int, cudaStream_t stream) { CHECK_CUDA(compile_tree(bench.compile, stream)); });
   const double both = time_in_graph(20, [&](int, cudaStream_t stream) {
-    LAB_CUDA(build_tree(bench.build, stream));
-    LAB_CUDA(compile_tree(bench.compile, stream));
+    CHECK_CUDA(build_tree(bench.build, stream));
+    CHECK_CUDA(compile_tree(bench.compile, stream));
   });
   const double once = time_in_graph(1, [&](int, cudaStream_t stream) {
-    LAB_CUDA(build_tree(bench.build, stream));
-    LAB_CUDA(compile_tree(bench.compile, stream));
+    CHECK_CUDA(build_tree(bench.build, stream));
+    CHECK_CUDA(compile_tree(bench.compile, stream));
   });
   std::printf(
       "tree B=%2d depth=%2d N=%3d: build %6.2f  compile %6.2f  both %6.2f us (alone in a graph "
@@ -272,8 +272,8 @@ void bench_commit(int batch, int budget) {
   const int planes = 61, row_bytes = 1152, depth = 7;
   TreeBench bench(batch, depth, budget);
   bench.compile.cost_ms = nullptr;
-  LAB_CUDA(build_tree(bench.build, nullptr));
-  LAB_CUDA(compile_tree(bench.compile, nullptr));
+  CHECK_CUDA(build_tree(bench.build, nullptr));
+  CHECK_CUDA(compile_tree(bench.compile, nullptr));
   const int max_path = bench.max_path;
   const size_t slots = static_cast<size_t>(batch) * 128 * 64;
   DeviceArray<char> cache(slots * row_bytes * planes, 1);
@@ -333,13 +333,13 @@ void bench_commit(int batch, int budget) {
   m.dst = a.move_dst;
   m.num_pairs = batch * max_path;
   const auto reset = [&](cudaStream_t stream) {
-    LAB_CUDA(cudaMemcpyAsync(context->get(), bench.context->get(), batch * 4,
-                             cudaMemcpyDeviceToDevice, stream));
+    CHECK_CUDA(cudaMemcpyAsync(context->get(), bench.context->get(), batch * 4,
+                               cudaMemcpyDeviceToDevice, stream));
   };
   const double copy = time_in_graph(20, [&](int, cudaStream_t stream) { reset(stream); });
   const double accept = time_in_graph(20, [&](int, cudaStream_t stream) {
     reset(stream);
-    LAB_CUDA(accept_path(a, stream));
+    CHECK_CUDA(accept_path(a, stream));
   });
   int moved = 0;
   for (int i = 0; i < batch * max_path; ++i) {
@@ -348,11 +348,11 @@ void bench_commit(int batch, int budget) {
   }
   const double both = time_in_graph(20, [&](int, cudaStream_t stream) {
     reset(stream);
-    LAB_CUDA(accept_path(a, stream));
-    LAB_CUDA(move_kv(m, stream));
+    CHECK_CUDA(accept_path(a, stream));
+    CHECK_CUDA(move_kv(m, stream));
   });
   const double move =
-      time_in_graph(20, [&](int, cudaStream_t stream) { LAB_CUDA(move_kv(m, stream)); });
+      time_in_graph(20, [&](int, cudaStream_t stream) { CHECK_CUDA(move_kv(m, stream)); });
   int total = 0;
   for (int32_t slot : std::vector<int32_t>(out.host())) (void)slot;
   const auto all = out.host();

@@ -33,25 +33,25 @@ __global__ void choose_kernel(StepParams params, cudaGraphConditionalHandle hand
 
 double time_graph(cudaGraph_t graph) {
   cudaStream_t stream;
-  LAB_CUDA(cudaStreamCreate(&stream));
+  CHECK_CUDA(cudaStreamCreate(&stream));
   cudaGraphExec_t exec;
-  LAB_CUDA(cudaGraphInstantiate(&exec, graph, 0));
+  CHECK_CUDA(cudaGraphInstantiate(&exec, graph, 0));
   cudaEvent_t begin, end;
-  LAB_CUDA(cudaEventCreate(&begin));
-  LAB_CUDA(cudaEventCreate(&end));
+  CHECK_CUDA(cudaEventCreate(&begin));
+  CHECK_CUDA(cudaEventCreate(&end));
   std::vector<float> times;
   for (int i = 0; i < 30; ++i) {
-    LAB_CUDA(cudaEventRecord(begin, stream));
-    LAB_CUDA(cudaGraphLaunch(exec, stream));
-    LAB_CUDA(cudaEventRecord(end, stream));
-    LAB_CUDA(cudaStreamSynchronize(stream));
+    CHECK_CUDA(cudaEventRecord(begin, stream));
+    CHECK_CUDA(cudaGraphLaunch(exec, stream));
+    CHECK_CUDA(cudaEventRecord(end, stream));
+    CHECK_CUDA(cudaStreamSynchronize(stream));
     float ms;
-    LAB_CUDA(cudaEventElapsedTime(&ms, begin, end));
+    CHECK_CUDA(cudaEventElapsedTime(&ms, begin, end));
     if (i >= 5) times.push_back(ms);
   }
   std::sort(times.begin(), times.end());
-  LAB_CUDA(cudaGraphExecDestroy(exec));
-  LAB_CUDA(cudaStreamDestroy(stream));
+  CHECK_CUDA(cudaGraphExecDestroy(exec));
+  CHECK_CUDA(cudaStreamDestroy(stream));
   return times[times.size() / 2] * 1000.0;
 }
 
@@ -63,15 +63,15 @@ cudaGraphNode_t add_kernel(cudaGraph_t graph, cudaGraphNode_t after, void* kerne
   node.kernel.blockDim = dim3(128);
   node.kernel.kernelParams = args;
   cudaGraphNode_t out;
-  LAB_CUDA(cudaGraphAddNode(&out, graph, after == nullptr ? nullptr : &after, nullptr,
-                            after == nullptr ? 0 : 1, &node));
+  CHECK_CUDA(cudaGraphAddNode(&out, graph, after == nullptr ? nullptr : &after, nullptr,
+                              after == nullptr ? 0 : 1, &node));
   return out;
 }
 
 // choose -> conditional { step } -> choose ..., kPairs times. branches 0: plain edges.
 double chain(int* counter, cudaGraphConditionalNodeType type, unsigned branches, unsigned value) {
   cudaGraph_t graph;
-  LAB_CUDA(cudaGraphCreate(&graph, 0));
+  CHECK_CUDA(cudaGraphCreate(&graph, 0));
   StepParams params{counter};
   cudaGraphNode_t last = nullptr;
   for (int i = 0; i < kPairs; ++i) {
@@ -82,7 +82,7 @@ double chain(int* counter, cudaGraphConditionalNodeType type, unsigned branches,
       continue;
     }
     cudaGraphConditionalHandle handle;
-    LAB_CUDA(cudaGraphConditionalHandleCreate(&handle, graph, 0, cudaGraphCondAssignDefault));
+    CHECK_CUDA(cudaGraphConditionalHandleCreate(&handle, graph, 0, cudaGraphCondAssignDefault));
     void* choose_args[] = {&params, &handle, &value};
     last = add_kernel(graph, last, reinterpret_cast<void*>(choose_kernel), choose_args);
     cudaGraphNodeParams node{};
@@ -91,7 +91,7 @@ double chain(int* counter, cudaGraphConditionalNodeType type, unsigned branches,
     node.conditional.type = type;
     node.conditional.size = branches;
     cudaGraphNode_t conditional;
-    LAB_CUDA(cudaGraphAddNode(&conditional, graph, &last, nullptr, 1, &node));
+    CHECK_CUDA(cudaGraphAddNode(&conditional, graph, &last, nullptr, 1, &node));
     for (unsigned b = 0; b < branches; ++b) {
       void* args[] = {&params};
       add_kernel(node.conditional.phGraph_out[b], nullptr, reinterpret_cast<void*>(step_kernel),
@@ -100,7 +100,7 @@ double chain(int* counter, cudaGraphConditionalNodeType type, unsigned branches,
     last = conditional;
   }
   const double us = time_graph(graph) / kPairs;
-  LAB_CUDA(cudaGraphDestroy(graph));
+  CHECK_CUDA(cudaGraphDestroy(graph));
   return us;
 }
 
@@ -112,7 +112,7 @@ void bench_edges() {
   const double plain = time_in_graph(
       2 * kPairs, [&](int, cudaStream_t stream) { step_kernel<<<1, 128, 0, stream>>>(params); });
   const double dependent = time_in_graph(2 * kPairs, [&](int, cudaStream_t stream) {
-    LAB_CUDA(coppice::kernels::launch_dependent(step_kernel, dim3(1), 128, 0, stream, params));
+    CHECK_CUDA(coppice::kernels::launch_dependent(step_kernel, dim3(1), 128, 0, stream, params));
   });
   std::printf("one-block kernel in a chain: plain edge %.2f us, programmatic edge %.2f us\n", plain,
               dependent);

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <string>
 
-#include "checks.h"
+#include "tests/kernels/support/tree_checks.h"
 
 int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
@@ -16,9 +16,10 @@ int main(int argc, char** argv) {
       golden = argv[i];
     }
   }
-  int failures = lab::check_top_k(quick) + lab::check_tree(quick) + lab::check_commit(quick) +
-                 lab::check_sample(quick);
-  if (!golden.empty()) failures += lab::check_golden(golden);
+  int failures =
+      coppice::kernels::checks::check_top_k(quick) + coppice::kernels::checks::check_tree(quick) +
+      coppice::kernels::checks::check_commit(quick) + coppice::kernels::checks::check_sample(quick);
+  if (!golden.empty()) failures += coppice::kernels::checks::check_golden(golden);
   std::printf("%s: %d failures\n", failures == 0 ? "PASS" : "FAIL", failures);
   return failures == 0 ? 0 : 1;
 }

@@ -21,16 +21,23 @@ struct BlockTopK {
   int count;
 };
 
-// How many of keys[0 .. n) exceed `key`. keys is 16-byte aligned and padded to even n with zeros
-// or with keys that do not matter.
+inline constexpr int kTopKUnroll = 16;
+
+// How many of keys[0 .. n) exceed `key`. n is a multiple of kTopKUnroll: pad with zeros.
 __device__ __forceinline__ int count_greater(const uint64_t* keys, int n, uint64_t key) {
   int greater = 0;
-  for (int i = 0; i + 1 < n; i += 2) {
-    const ulonglong2 pair = *reinterpret_cast<const ulonglong2*>(keys + i);
-    greater += pair.x > key;
-    greater += pair.y > key;
+  for (int i = 0; i < n; i += kTopKUnroll) {
+    ulonglong2 pairs[kTopKUnroll / 2];
+#pragma unroll
+    for (int j = 0; j < kTopKUnroll / 2; ++j) {
+      pairs[j] = *reinterpret_cast<const ulonglong2*>(keys + i + 2 * j);
+    }
+#pragma unroll
+    for (int j = 0; j < kTopKUnroll / 2; ++j) {
+      greater += pairs[j].x > key;
+      greater += pairs[j].y > key;
+    }
   }
-  if (n & 1) greater += keys[n - 1] > key;
   return greater;
 }
 

@@ -32,8 +32,8 @@ __device__ __forceinline__ float uniform_open(uint32_t bits) {
 inline constexpr float kGumbelMin = -2.82f;
 inline constexpr float kGumbelMax = 16.65f;
 
-__device__ __forceinline__ float gumbel_noise(uint32_t token_id, uint32_t position,
-                                              uint32_t choice_index, uint64_t seed) {
+__device__ __noinline__ inline float gumbel_noise(uint32_t token_id, uint32_t position,
+                                                  uint32_t choice_index, uint64_t seed) {
   const uint4 counter = {token_id, position, choice_index, 0};
   return -logf(-logf(uniform_open(philox4x32_first(counter, seed))));
 }

@@ -13,12 +13,14 @@ cudaError_t sample_rows(const SampleRowsParams& params, cudaStream_t stream) {
   cudaError_t status = launch_dependent(count_history_kernel<false>, history_grid, kHistoryThreads,
                                         0, stream, params);
   if (status != cudaSuccess) return status;
-  const size_t shared_bytes = sizeof(SampleShared) + sample_rows_marks_bytes(params.vocab_size);
-  status = cudaFuncSetAttribute(sample_rows_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+  const SampleRowsConfig config = choose_sample_rows(params.num_rows, params.vocab_size);
+  const size_t shared_bytes = sizeof(SampleShared) + config.marks_bytes;
+  auto* kernel = config.blocks_per_row == 1 ? sample_rows_kernel : sample_rows_cluster_kernel;
+  status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 static_cast<int>(shared_bytes));
   if (status != cudaSuccess) return status;
-  status = launch_dependent(sample_rows_kernel, dim3(static_cast<unsigned>(params.num_rows)),
-                            kSampleThreads, shared_bytes, stream, params);
+  const auto blocks = static_cast<unsigned>(params.num_rows * config.blocks_per_row);
+  status = launch_dependent(kernel, dim3(blocks), config.threads, shared_bytes, stream, params);
   if (status != cudaSuccess) return status;
   return launch_dependent(count_history_kernel<true>, history_grid, kHistoryThreads, 0, stream,
                           params);

@@ -147,66 +147,60 @@ __device__ __forceinline__ void reduce_chunk(const TopKKernelParams& params, int
   }
 }
 
-// Maximum and logarithm of the sum of exp(x - maximum) over the row, from one chunk per thread. All
-// threads get the result; the order of additions is fixed.
-__device__ __forceinline__ float2 merge_sums(const float2& own, float* scratch) {
+// One warp: maximum and logarithm of the sum of exp(x - maximum) over the row. Lane l adds chunks
+// l, l + 32, ... in order, then the lanes meet in a fixed tree.
+__device__ __forceinline__ float2 merge_sums(const TopKKernelParams& params, int row) {
+  constexpr int kPerLane = (1 << 18) / kTopKChunk / 32;
   const int lane = static_cast<int>(threadIdx.x) & 31;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  constexpr int kWarps = kTopKThreads / 32;
-  float maximum = own.x;
+  const float2* sums = params.sums + static_cast<int64_t>(row) * params.num_chunks;
+  float2 own[kPerLane];
+  float maximum = -INFINITY;
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const int chunk = lane + i * 32;
+    own[i] = chunk < params.num_chunks ? __ldcg(sums + chunk) : float2{-INFINITY, 0};
+  }
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) maximum = fmaxf(maximum, own[i].x);
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
     maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffu, maximum, step));
   }
-  if (lane == 0) scratch[warp] = maximum;
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < kWarps; ++i) maximum = fmaxf(maximum, scratch[i]);
   const float base = maximum == -INFINITY ? 0.0f : maximum;
-  float sum = __fmul_rn(own.y, exp2_approx(__fmul_rn(__fsub_rn(own.x, base), kLog2E)));
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const float scale = exp2_approx(__fmul_rn(__fsub_rn(own[i].x, base), kLog2E));
+    sum = __fadd_rn(sum, __fmul_rn(own[i].y, scale));
+  }
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
     sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, step));
   }
-  if (lane == 0) scratch[kWarps + warp] = sum;
-  __syncthreads();
-  sum = scratch[kWarps];
-#pragma unroll
-  for (int i = 1; i < kWarps; ++i) sum = __fadd_rn(sum, scratch[kWarps + i]);
   return {base, logf(sum)};
 }
 
 // Group maxima of a thread: groups threadIdx.x + i * kTopKThreads.
 inline constexpr int kMaximaPerThread = (1 << 18) / kTopKGroup / kTopKThreads;
 
-struct ThreadMaxima {
-  float values[kMaximaPerThread];
-  int num_groups;
-
-  __device__ int group(int i) const { return static_cast<int>(threadIdx.x) + i * kTopKThreads; }
-  __device__ bool inside(int i) const { return group(i) < num_groups; }
-};
+__device__ __forceinline__ int group_of(int i) {
+  return static_cast<int>(threadIdx.x) + i * kTopKThreads;
+}
 
 // A value that at least k group maxima reach: each warp gives the ceil(k / warps)-th largest of its
 // threads' maxima, the least of these serves.
-__device__ __forceinline__ uint32_t quick_threshold(BlockTopK& shared, const ThreadMaxima& maxima,
-                                                    int k) {
+__device__ __forceinline__ float quick_threshold(BlockTopK& shared, float own, int k) {
   constexpr int kWarps = kTopKThreads / 32;
   const auto thread = static_cast<int>(threadIdx.x);
-  uint32_t own = 0;
-#pragma unroll
-  for (int i = 0; i < kMaximaPerThread; ++i) {
-    if (maxima.inside(i)) own = max(own, order_key(maxima.values[i]));
-  }
-  auto* keys = reinterpret_cast<uint32_t*>(shared.maxima);
-  auto* thresholds = keys + kTopKThreads;
-  keys[thread] = own;
+  auto* values = reinterpret_cast<float*>(shared.maxima);
+  auto* thresholds = values + kTopKThreads;
+  values[thread] = own;
   __syncwarp();
   int rank = 0;
 #pragma unroll
   for (int i = 0; i < 32; i += 4) {
-    const uint4 other = *reinterpret_cast<const uint4*>(keys + (thread & ~31) + i);
-    const uint32_t others[4] = {other.x, other.y, other.z, other.w};
+    const float4 other = *reinterpret_cast<const float4*>(values + (thread & ~31) + i);
+    const float others[4] = {other.x, other.y, other.z, other.w};
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       rank += others[j] > own || (others[j] == own && i + j < (thread & 31));
@@ -214,44 +208,58 @@ __device__ __forceinline__ uint32_t quick_threshold(BlockTopK& shared, const Thr
   }
   if (rank == (k + kWarps - 1) / kWarps - 1) thresholds[thread / 32] = own;
   __syncthreads();
-  uint32_t threshold = thresholds[0];
+  float threshold = thresholds[0];
 #pragma unroll
-  for (int i = 1; i < kWarps; ++i) threshold = min(threshold, thresholds[i]);
+  for (int i = 1; i < kWarps; ++i) threshold = fminf(threshold, thresholds[i]);
   return threshold;
 }
 
-// Appends elements of groups[first .. last) whose value reaches the threshold; the count may exceed
-// the list's capacity, entries beyond it are dropped. exact: (value, group) must reach `exact` too.
+__device__ __forceinline__ float load_logit(const float* source) {
+  return __ldg(source);
+}
+__device__ __forceinline__ float load_logit(const __nv_bfloat16* source) {
+  return __bfloat162float(__ldg(source));
+}
+
+// Appends elements of groups[first .. last) that reach `least` to the list; the count may exceed
+// the list's capacity, entries beyond it are dropped. (value, group) must reach `exact` too.
 template <typename Logits>
-__device__ __forceinline__ void collect(const TopKKernelParams& params, int row, uint32_t threshold,
+__device__ __forceinline__ void collect(const TopKKernelParams& params, int row, float least,
                                         uint64_t exact, const int* groups, int first, int last,
                                         BlockTopK& shared) {
   constexpr int kUnroll = 4;
   constexpr int kVectors = kTopKGroup / 8;
   const auto* source = row_logits<Logits>(params, row);
   const int total = (last - first) * kVectors;
-  for (int begin = 0; begin < total; begin += kUnroll * kTopKThreads) {
+  const auto id_of = [&](int item) {
+    return groups[first + item / kVectors] * kTopKGroup + item % kVectors * 8;
+  };
+  for (int begin = static_cast<int>(threadIdx.x); begin < total; begin += kUnroll * kTopKThreads) {
     Logits logits[kUnroll];
-    int ids[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      const int item = begin + u * kTopKThreads + static_cast<int>(threadIdx.x);
-      ids[u] = item < total ? groups[first + item / kVectors] * kTopKGroup + item % kVectors * 8
-                            : params.op.vocab_size;
-      if (ids[u] < params.op.vocab_size) logits[u].load(source + ids[u]);
+      const int item = begin + u * kTopKThreads;
+      const int id = item < total ? id_of(item) : params.op.vocab_size;
+      logits[u].fill_missing();
+      if (id < params.op.vocab_size) logits[u].load(source + id);
     }
+    uint32_t reaching = 0;
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      if (ids[u] >= params.op.vocab_size) continue;
       logits[u].clean();
-      if (order_key(logits[u].maximum()) < threshold) continue;
 #pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        const float value = logits[u].get(e);
-        const auto id = static_cast<uint32_t>(ids[u] + e);
-        if (order_key(value) < threshold || ranked_key(value, id / kTopKGroup) < exact) continue;
-        const int at = atomicAdd(&shared.count, 1);
-        if (at < kTopKListCapacity) shared.list[at] = ranked_key(value, id);
+      for (int e = 0; e < 8; ++e) reaching |= logits[u].get(e) >= least ? 1u << (8 * u + e) : 0u;
+    }
+    for (; reaching != 0; reaching &= reaching - 1) {
+      const int bit = __ffs(static_cast<int>(reaching)) - 1;
+      const int item = begin + bit / 8 * kTopKThreads;
+      const int id = item < total ? id_of(item) + bit % 8 : params.op.vocab_size;
+      if (id >= params.op.vocab_size) continue;
+      const float value = clean_logit(load_logit(source + id));
+      if (ranked_key(value, static_cast<uint32_t>(id / kTopKGroup)) < exact) continue;
+      const int at = atomicAdd(&shared.count, 1);
+      if (at < kTopKListCapacity) {
+        shared.list[at] = ranked_key(value, static_cast<uint32_t>(id));
       }
     }
   }
@@ -261,15 +269,28 @@ __device__ __forceinline__ void collect(const TopKKernelParams& params, int row,
 // many of them (many equal logits).
 template <typename Logits>
 __device__ __forceinline__ bool list_by_value(const TopKKernelParams& params, int row,
-                                              const ThreadMaxima& maxima, BlockTopK& shared,
-                                              int* groups) {
-  if (threadIdx.x == 0) shared.count = 0;
-  const uint32_t threshold = quick_threshold(shared, maxima, params.op.k);
+                                              BlockTopK& shared, int* groups) {
+  const float* source = params.maxima + static_cast<int64_t>(row) * params.num_groups;
+  float maxima[kMaximaPerThread];
 #pragma unroll
   for (int i = 0; i < kMaximaPerThread; ++i) {
-    if (!maxima.inside(i) || order_key(maxima.values[i]) < threshold) continue;
+    maxima[i] = group_of(i) < params.num_groups ? __ldcg(source + group_of(i)) : -INFINITY;
+  }
+  float own = maxima[0];
+#pragma unroll
+  for (int i = 1; i < kMaximaPerThread; ++i) own = fmaxf(own, maxima[i]);
+  if (threadIdx.x == 0) shared.count = 0;
+  const float least = quick_threshold(shared, own, params.op.k);
+  uint32_t reaching = 0;
+#pragma unroll
+  for (int i = 0; i < kMaximaPerThread; ++i) {
+    reaching |= group_of(i) < params.num_groups && maxima[i] >= least ? 1u << i : 0u;
+  }
+  for (; reaching != 0; reaching &= reaching - 1) {
     const int at = atomicAdd(&shared.count, 1);
-    if (at < kMaxCandidateGroups) groups[at] = maxima.group(i);
+    if (at < kMaxCandidateGroups) {
+      groups[at] = group_of(__ffs(static_cast<int>(reaching)) - 1);
+    }
   }
   __syncthreads();
   const int num_groups = shared.count;
@@ -277,7 +298,7 @@ __device__ __forceinline__ bool list_by_value(const TopKKernelParams& params, in
   if (num_groups > kMaxCandidateGroups) return false;
   if (threadIdx.x == 0) shared.count = 0;
   __syncthreads();
-  collect<Logits>(params, row, threshold, 0, groups, 0, num_groups, shared);
+  collect<Logits>(params, row, least, 0, groups, 0, num_groups, shared);
   __syncthreads();
   return shared.count <= kTopKListCapacity;
 }
@@ -286,51 +307,58 @@ __device__ __forceinline__ bool list_by_value(const TopKKernelParams& params, in
 // the list.
 template <typename Logits>
 __device__ __noinline__ void list_exactly(const TopKKernelParams& params, int row,
-                                          const ThreadMaxima& maxima, BlockTopK& shared,
-                                          int* groups) {
+                                          BlockTopK& shared, int* groups) {
   constexpr int kStep = (kTopKListCapacity - kTopKThreads) / kTopKGroup;
+  const float* maxima = params.maxima + static_cast<int64_t>(row) * params.num_groups;
+  const auto key_of = [&](int group) {
+    return ranked_key(__ldcg(maxima + group), static_cast<uint32_t>(group));
+  };
   uint64_t largest = 0;
-  for (int i = 0; i < kMaximaPerThread; ++i) {
-    if (!maxima.inside(i)) continue;
-    const uint64_t key = ranked_key(maxima.values[i], static_cast<uint32_t>(maxima.group(i)));
-    largest = key > largest ? key : largest;
+  for (int group = group_of(0); group < params.num_groups; group += kTopKThreads) {
+    largest = max(largest, key_of(group));
   }
   const uint64_t threshold = kth_thread_maximum(shared, largest, params.op.k);
   if (threadIdx.x == 0) shared.count = 0;
   __syncthreads();
-  for (int i = 0; i < kMaximaPerThread; ++i) {
-    if (!maxima.inside(i)) continue;
-    const auto group = static_cast<uint32_t>(maxima.group(i));
-    if (ranked_key(maxima.values[i], group) < threshold) continue;
-    groups[atomicAdd(&shared.count, 1)] = static_cast<int>(group);
+  for (int group = group_of(0); group < params.num_groups; group += kTopKThreads) {
+    if (key_of(group) >= threshold) groups[atomicAdd(&shared.count, 1)] = group;
   }
   __syncthreads();
   const int num_groups = shared.count;
+  const float least = threshold == 0 ? -INFINITY : ranked_key_value(threshold);
   __syncthreads();
   if (threadIdx.x == 0) shared.count = 0;
   for (int first = 0; first < num_groups; first += kStep) {
     __syncthreads();
-    collect<Logits>(params, row, static_cast<uint32_t>(threshold >> 32), threshold, groups, first,
-                    min(first + kStep, num_groups), shared);
+    collect<Logits>(params, row, least, threshold, groups, first, min(first + kStep, num_groups),
+                    shared);
     shrink_list(shared, params.op.k);
   }
 }
 
-// Writes the k largest of a list of at most kTopKThreads keys in order.
-__device__ __forceinline__ void write_top_k(BlockTopK& shared, int k, int id_offset, float2 log_sum,
-                                            int32_t* ids, float* values) {
+// Where in the output a list of at most kTopKThreads keys puts the thread's key; k or more:
+// nowhere. All threads call.
+__device__ __forceinline__ int rank_in_list(BlockTopK& shared) {
+  const auto thread = static_cast<int>(threadIdx.x);
   const int n = shared.count;
-  const int thread = static_cast<int>(threadIdx.x);
-  if (thread < n) {
+  const int padded = (n + kTopKUnroll - 1) / kTopKUnroll * kTopKUnroll;
+  if (thread >= n && thread < padded) shared.list[thread] = 0;
+  __syncthreads();
+  return thread < n ? count_greater(shared.list, padded, shared.list[thread]) : INT32_MAX;
+}
+
+// Writes the k largest in order; places that the list does not fill get id -1.
+__device__ __forceinline__ void write_top_k(const BlockTopK& shared, int rank, int k, int id_offset,
+                                            float2 log_sum, int32_t* ids, float* values) {
+  const auto thread = static_cast<int>(threadIdx.x);
+  if (rank < k) {
     const uint64_t key = shared.list[thread];
-    const int rank = count_greater(shared.list, n, key);
-    if (rank < k) {
-      const float value = ranked_key_value(key);
-      const bool possible = value > -INFINITY;
-      ids[rank] = possible ? static_cast<int32_t>(ranked_key_index(key)) + id_offset : -1;
-      values[rank] = __fsub_rn(__fsub_rn(value, log_sum.x), log_sum.y);
-    }
-  } else if (thread < k) {
+    const float value = ranked_key_value(key);
+    const bool possible = value > -INFINITY;
+    ids[rank] = possible ? static_cast<int32_t>(ranked_key_index(key)) + id_offset : -1;
+    values[rank] = __fsub_rn(__fsub_rn(value, log_sum.x), log_sum.y);
+  }
+  if (thread >= shared.count && thread < k) {
     ids[thread] = -1;
     values[thread] = -INFINITY;
   }
@@ -338,30 +366,26 @@ __device__ __forceinline__ void write_top_k(BlockTopK& shared, int k, int id_off
 
 template <typename Logits>
 __device__ __forceinline__ void finish_row(const TopKKernelParams& params, int row,
-                                           BlockTopK& shared, int* groups, float* scratch) {
-  const auto thread = static_cast<int>(threadIdx.x);
-  float2 sum = {-INFINITY, 0};
-  if (thread < params.num_chunks) {
-    sum = __ldcg(params.sums + static_cast<int64_t>(row) * params.num_chunks + thread);
-  }
-  ThreadMaxima maxima;
-  maxima.num_groups = params.num_groups;
-  const float* source = params.maxima + static_cast<int64_t>(row) * params.num_groups;
-#pragma unroll
-  for (int i = 0; i < kMaximaPerThread; ++i) {
-    maxima.values[i] = maxima.inside(i) ? __ldcg(source + maxima.group(i)) : -INFINITY;
-  }
-  const float2 log_sum = merge_sums(sum, scratch);
-  if (!list_by_value<Logits>(params, row, maxima, shared, groups)) {
-    list_exactly<Logits>(params, row, maxima, shared, groups);
+                                           BlockTopK& shared, int* groups, float2* shared_sum) {
+  if (!list_by_value<Logits>(params, row, shared, groups)) {
+    list_exactly<Logits>(params, row, shared, groups);
   }
   shrink_list(shared, params.op.k);
+  const int rank = rank_in_list(shared);
+  // The last warp has no key to rank unless the list is full.
+  if (threadIdx.x >= kTopKThreads - 32) {
+    const float2 log_sum = merge_sums(params, row);
+    if (threadIdx.x == kTopKThreads - 1) *shared_sum = log_sum;
+  }
+  __syncthreads();
+  const float2 log_sum = *shared_sum;
   const int64_t out = static_cast<int64_t>(row) * params.op.k;
-  write_top_k(shared, params.op.k, params.op.vocab_offset,
+  write_top_k(shared, rank, params.op.k, params.op.vocab_offset,
               params.op.keep_logits ? float2{0, 0} : log_sum, params.op.ids + out,
               params.op.log_probs + out);
-  if (thread == 0 && params.op.log_sum_exp != nullptr)
+  if (threadIdx.x == 0 && params.op.log_sum_exp != nullptr) {
     params.op.log_sum_exp[row] = __fadd_rn(log_sum.x, log_sum.y);
+  }
 }
 
 // grid: (blocks per row, rows)
@@ -370,7 +394,7 @@ __global__ __launch_bounds__(kTopKThreads, kBlocksPerSm) void top_k_log_probs_ke
     const __grid_constant__ TopKKernelParams params) {
   __shared__ __align__(16) BlockTopK shared;
   __shared__ int groups[kMaxCandidateGroups];
-  __shared__ float scratch[2 * kTopKThreads / 32];
+  __shared__ float2 shared_sum;
   __shared__ bool last;
   grid_dependency_wait();
   grid_dependency_launch();
@@ -386,7 +410,7 @@ __global__ __launch_bounds__(kTopKThreads, kBlocksPerSm) void top_k_log_probs_ke
     __threadfence();
   }
   __syncthreads();
-  if (last) finish_row<Logits>(params, row, shared, groups, scratch);
+  if (last) finish_row<Logits>(params, row, shared, groups, &shared_sum);
 }
 
 // One block per row. Shards are added in shard order.
@@ -416,7 +440,8 @@ __global__ __launch_bounds__(kTopKThreads) void merge_top_k_kernel(MergeTopKPara
         ranked_key(params.logits[at], static_cast<uint32_t>(params.ids[at]));
   }
   shrink_list(shared, params.k);
-  write_top_k(shared, params.k, 0, log_sum, params.out_ids + static_cast<int64_t>(row) * params.k,
+  write_top_k(shared, rank_in_list(shared), params.k, 0, log_sum,
+              params.out_ids + static_cast<int64_t>(row) * params.k,
               params.out_log_probs + static_cast<int64_t>(row) * params.k);
 }
 

@@ -155,24 +155,26 @@ __device__ __forceinline__ int grow_tree(const Step* table, int k, int budget, f
   for (int node = 1; node <= budget; ++node) {
     const uint32_t top = __reduce_min_sync(kFullWarp, front.score);
     bool leads = front.score == top;
+    const unsigned leaders = __ballot_sync(kFullWarp, leads);
     const float own = __uint_as_float(front.score);
     uint32_t sibling = __float_as_uint(__fadd_rn(__fsub_rn(own, step.own), step.next));
     const uint32_t child = __float_as_uint(__fadd_rn(own, step.below));
-    store_record(records + node, leads, child, step.child, front.link, top);
+    const bool unique = (leaders & (leaders - 1)) == 0;
+    store_record(records + node, leads && unique, child, step.child, front.link, top);
     __syncwarp();
     uint2 below = *reinterpret_cast<const uint2*>(records + node);
-    const unsigned leaders = __ballot_sync(kFullWarp, leads);
-    bool irregular = top > floor || (leaders & (leaders - 1)) != 0;
+    bool irregular = top > floor || !unique;
     if (kSlots > 1) {
       const bool twice = leads && (front.slots & (front.slots - 1)) != 0;
       irregular = __any_sync(kFullWarp, twice) || irregular;
     }
-    if (irregular) {
+    if (__builtin_expect(irregular, 0)) {
       if (top > floor) return node - 1;
       resolve_tie<kSlots>(link, leads, k, records, front);
       leads = front.slots != 0;
       step = table[index_of(front.link)];
       sibling = __float_as_uint(__fadd_rn(__fsub_rn(own, step.own), step.next));
+      __syncwarp();
       store_record(records + node, leads, __float_as_uint(__fadd_rn(own, step.below)), step.child,
                    front.link, top);
       __syncwarp();
@@ -195,19 +197,33 @@ __device__ __forceinline__ int grow_tree(const Step* table, int k, int budget, f
   return budget;
 }
 
-// Fills the table; depths beyond `limit` do not exist. All threads.
-__device__ __forceinline__ void load_table(const float* log_probs, int k, int limit, Step* table,
+// Copies words, 16 bytes at a time where count and source allow it. `out` is 16-byte aligned.
+__device__ __forceinline__ void copy_words(uint32_t* out, const uint32_t* source, int count) {
+  const auto thread = static_cast<int>(threadIdx.x);
+  if (count % 4 == 0 && reinterpret_cast<uint64_t>(source) % 16 == 0) {
+#pragma unroll 4
+    for (int i = thread; i < count / 4; i += kBuildTreeThreads) {
+      reinterpret_cast<uint4*>(out)[i] = reinterpret_cast<const uint4*>(source)[i];
+    }
+  } else {
+#pragma unroll 4
+    for (int i = thread; i < count; i += kBuildTreeThreads) out[i] = source[i];
+  }
+}
+
+// Fills the table from log-probabilities in shared memory; depths beyond `limit` do not exist.
+__device__ __forceinline__ void fill_table(const float* log_probs, int k, int limit, Step* table,
                                            int entries) {
   const auto at = [&](int row, int column) {
     if (row >= limit || column >= k) return -INFINITY;
     return fminf(fmaxf(log_probs[row * k + column], -INFINITY), 0.0f) + 0.0f;
   };
-#pragma unroll 4
+  int row = static_cast<int>(threadIdx.x) / k;
+  int column = static_cast<int>(threadIdx.x) % k;
   for (int i = static_cast<int>(threadIdx.x); i < entries; i += kBuildTreeThreads) {
-    const int row = i / k;
-    const int column = i % k;
     table[i] = {at(row, column), at(row, column + 1), at(row + 1, 0),
                 static_cast<uint32_t>(min((row + 1) * k, entries - 1))};
+    for (column += kBuildTreeThreads; column >= k; column -= k) ++row;
   }
 }
 
@@ -221,23 +237,25 @@ __global__ __launch_bounds__(kBuildTreeThreads) void build_tree_kernel(BuildTree
   const int entries = params.depth * k + 1;  // one more: what follows the last rank
   auto* records = reinterpret_cast<Record*>(memory);
   auto* table = reinterpret_cast<Step*>(records + max_nodes + 1);
-  auto* ids = reinterpret_cast<int32_t*>(table + entries);
+  auto* log_probs = reinterpret_cast<float*>(table + entries);
+  auto* ids = reinterpret_cast<uint32_t*>(log_probs + (params.depth * k + 3) / 4 * 4);
   const auto seq = static_cast<int>(blockIdx.x);
   const auto thread = static_cast<int>(threadIdx.x);
   grid_dependency_wait();
   grid_dependency_launch();
-  const int64_t source = static_cast<int64_t>(seq) * params.depth * k;
-#pragma unroll 4
-  for (int i = thread; i < params.depth * k; i += kBuildTreeThreads) {
-    ids[i] = params.ids[source + i];
-  }
   const int32_t anchor = params.anchors[seq];
   const int limit = params.depth_limits == nullptr
                         ? params.depth
                         : min(max(params.depth_limits[seq], 0), params.depth);
   const int budget = min(params.budgets[seq], max_nodes);
   const float min_score = params.min_scores == nullptr ? -INFINITY : params.min_scores[seq];
-  load_table(params.log_probs + source, k, limit, table, entries);
+  const int words = params.depth * k;
+  const int64_t source = static_cast<int64_t>(seq) * words;
+  copy_words(reinterpret_cast<uint32_t*>(log_probs),
+             reinterpret_cast<const uint32_t*>(params.log_probs + source), words);
+  copy_words(ids, reinterpret_cast<const uint32_t*>(params.ids + source), words);
+  __syncthreads();
+  fill_table(log_probs, k, limit, table, entries);
   __syncthreads();
   if (thread < 32) {
     int count = -1;
@@ -255,7 +273,7 @@ __global__ __launch_bounds__(kBuildTreeThreads) void build_tree_kernel(BuildTree
     const bool root = node == 0;
     const uint32_t link = root ? 0 : records[node].link;
     const auto index = static_cast<int>(link & 0xffff);
-    params.trees.tokens[base + node] = root ? anchor : ids[index];
+    params.trees.tokens[base + node] = root ? anchor : static_cast<int32_t>(ids[index]);
     params.trees.parents[base + node] = root ? -1 : static_cast<int>(link >> 16);
     params.trees.depths[base + node] = root ? 0 : index / k + 1;
     params.trees.scores[base + node] = root ? 0.0f : __uint_as_float(records[node].score);

@@ -11,7 +11,7 @@ BuildTreeConfig choose_build_tree(int depth, int k, int max_nodes) {
   }
   const auto entries = static_cast<size_t>(depth) * static_cast<size_t>(k);
   const auto records = static_cast<size_t>(max_nodes + 1) * 16;
-  config.shared_bytes = records + (entries + 1) * 16 + entries * 4;
+  config.shared_bytes = records + (entries + 1) * 16 + (entries + 3) / 4 * 32;
   return config;
 }
 

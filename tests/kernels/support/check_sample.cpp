@@ -1,15 +1,13 @@
 // sample_rows against the host.
 #include <random>
 
-#include "checks.h"
-#include "device.h"
 #include "kernels/sample/sample_rows.h"
-#include "reference.h"
+#include "tests/kernels/support/device_array.h"
+#include "tests/kernels/support/tree_checks.h"
+#include "tests/kernels/support/tree_reference.h"
 
-namespace lab {
+namespace coppice::kernels::checks {
 namespace {
-
-using namespace coppice::kernels;
 
 template <typename T, typename F>
 DeviceArray<T> column(const std::vector<SampleSpec>& specs, F&& field) {
@@ -163,9 +161,9 @@ int check_rows(int vocab, int num_seqs, int rows_per_seq, bool flat_logits, bool
   p.choices = choices.get();
   p.finite = d_finite.get();
   p.token_counts = counts.get();
-  LAB_CUDA(sample_rows(p, nullptr));
+  CHECK_CUDA(sample_rows(p, nullptr));
   const auto first = choices.host();
-  LAB_CUDA(sample_rows(p, nullptr));  // the workspace was left zero
+  CHECK_CUDA(sample_rows(p, nullptr));  // the workspace was left zero
   const auto got = choices.host(), got_finite = d_finite.host();
   int wrong = 0, failures = first != got;
   for (int row = 0; row < num_rows; ++row) {
@@ -185,7 +183,7 @@ int check_rows(int vocab, int num_seqs, int rows_per_seq, bool flat_logits, bool
     p.node_of_row = d_node.get() + row;
     if (with_mask) p.allowed = d_mask.get() + static_cast<size_t>(row) * words;
     p.num_rows = 1;
-    LAB_CUDA(sample_rows(p, nullptr));
+    CHECK_CUDA(sample_rows(p, nullptr));
     failures += choices.host()[0] != got[row];
   }
   std::printf("sample V=%d rows=%d%s%s: %d failures, %d choices differ\n", vocab, num_rows,
@@ -205,4 +203,4 @@ int check_sample(bool quick) {
   return failures;
 }
 
-}  // namespace lab
+}  // namespace coppice::kernels::checks

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace lab {
+namespace coppice::kernels::checks {
 
 inline std::string read_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -65,4 +65,4 @@ inline std::vector<int> golden_ints(const std::string& json, const std::string& 
   return out;
 }
 
-}  // namespace lab
+}  // namespace coppice::kernels::checks

@@ -13,7 +13,7 @@
 
 #include "base/rng.h"
 
-namespace lab {
+namespace coppice::kernels::checks {
 
 struct TopK {
   std::vector<int32_t> ids;
@@ -274,4 +274,4 @@ inline Accepted reference_accept(const Tree& tree, int kept, const std::vector<i
   }
 }
 
-}  // namespace lab
+}  // namespace coppice::kernels::checks

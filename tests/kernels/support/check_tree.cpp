@@ -2,18 +2,16 @@
 #include <cstring>
 #include <random>
 
-#include "checks.h"
-#include "device.h"
-#include "golden.h"
 #include "kernels/sample/top_k_log_probs.h"
 #include "kernels/tree/build_tree.h"
 #include "kernels/tree/compile_tree.h"
-#include "reference.h"
+#include "tests/kernels/support/device_array.h"
+#include "tests/kernels/support/golden.h"
+#include "tests/kernels/support/tree_checks.h"
+#include "tests/kernels/support/tree_reference.h"
 
-namespace lab {
+namespace coppice::kernels::checks {
 namespace {
-
-using namespace coppice::kernels;
 
 struct DeviceTrees {
   DeviceTrees(int num_seqs, int max_nodes)
@@ -84,8 +82,8 @@ void run_build(const Batch& b, const DeviceTrees& out) {
   BuildTreeParams params{ids.get(),    log_probs.get(),  anchors.get(), budgets.get(),
                          limits.get(), min_scores.get(), b.num_seqs,    b.depth,
                          b.k,          out.arrays()};
-  LAB_CUDA(build_tree(params, nullptr));
-  LAB_CUDA(cudaDeviceSynchronize());
+  CHECK_CUDA(build_tree(params, nullptr));
+  CHECK_CUDA(cudaDeviceSynchronize());
 }
 
 int compare_trees(const Batch& b, const DeviceTrees& device) {
@@ -176,7 +174,7 @@ int check_compile(const Batch& b, const DeviceTrees& trees, int num_rows, bool w
   p.path = rows.path.get();
   p.row_offsets = rows.offsets.get();
   p.chosen = rows.chosen.get();
-  LAB_CUDA(compile_tree(p, nullptr));
+  CHECK_CUDA(compile_tree(p, nullptr));
   const auto chosen = rows.chosen.host();
   int failures = 0;
   int capacity = num_rows - live;
@@ -297,6 +295,15 @@ int check_tree(bool quick) {
   return failures;
 }
 
+int check_planted_fault() {
+  std::mt19937 rng(9);
+  Batch b = make_batch(4, 7, 16, 16, 0, false, rng);
+  for (int32_t& budget : b.budgets) --budget;
+  DeviceTrees trees(b.num_seqs, b.max_nodes);
+  run_build(b, trees);
+  return compare_trees(b, trees);
+}
+
 int check_golden(const std::string& folder) {
   int failures = 0;
   for (const char* name : {"code_short", "code_long", "code_1400", "prose_mid", "prose_300",
@@ -317,13 +324,13 @@ int check_golden(const std::string& folder) {
       top.ids = ids.get();
       top.log_probs = log_probs.get();
       top.workspace = workspace.get();
-      LAB_CUDA(top_k_log_probs(top, nullptr));
+      CHECK_CUDA(top_k_log_probs(top, nullptr));
       DeviceArray<int32_t> anchor(golden_ints(json, "n", "anchor"));
       DeviceArray<int32_t> budget(std::vector<int32_t>{n});
       DeviceTrees trees(1, n);
-      LAB_CUDA(build_tree({ids.get(), log_probs.get(), anchor.get(), budget.get(), nullptr, nullptr,
-                           1, depth, n, trees.arrays()},
-                          nullptr));
+      CHECK_CUDA(build_tree({ids.get(), log_probs.get(), anchor.get(), budget.get(), nullptr,
+                             nullptr, 1, depth, n, trees.arrays()},
+                            nullptr));
       const std::string tree = "tree" + std::to_string(n);
       const auto tokens = golden_tensor<int32_t>(file, tree + ".tokens");
       const auto parents = golden_tensor<int32_t>(file, tree + ".parents");
@@ -346,4 +353,4 @@ int check_golden(const std::string& folder) {
   return failures;
 }
 
-}  // namespace lab
+}  // namespace coppice::kernels::checks

@@ -2,16 +2,14 @@
 #include <cstring>
 #include <random>
 
-#include "checks.h"
-#include "device.h"
 #include "kernels/kv/move_kv.h"
 #include "kernels/tree/accept_path.h"
-#include "reference.h"
+#include "tests/kernels/support/device_array.h"
+#include "tests/kernels/support/tree_checks.h"
+#include "tests/kernels/support/tree_reference.h"
 
-namespace lab {
+namespace coppice::kernels::checks {
 namespace {
-
-using namespace coppice::kernels;
 
 int check_accept(int num_seqs, int max_nodes, std::mt19937& rng) {
   const int max_path = 16, max_blocks = 8, max_stop = 4, stride = 600;
@@ -109,7 +107,7 @@ int check_accept(int num_seqs, int max_nodes, std::mt19937& rng) {
   p.max_blocks = max_blocks;
   p.max_stop_ids = max_stop;
   p.history_stride = stride;
-  LAB_CUDA(accept_path(p, nullptr));
+  CHECK_CUDA(accept_path(p, nullptr));
   const auto h_rows = rows.host(), h_emitted = emitted.host(), h_num = num_emitted.host();
   const auto h_reason = reason.host(), h_src = src.host(), h_dst = dst.host();
   const auto h_frows = feature_rows.host(), h_fpos = feature_positions.host();
@@ -175,7 +173,7 @@ int check_move(int row_bytes, int num_planes, int num_pairs, std::mt19937& rng) 
   p.src = d_src.get();
   p.dst = d_dst.get();
   p.num_pairs = num_pairs;
-  LAB_CUDA(move_kv(p, nullptr));
+  CHECK_CUDA(move_kv(p, nullptr));
   std::vector<char> want(cache);
   for (int plane = 0; plane < num_planes; ++plane) {
     for (int i = 0; i < num_pairs; ++i) {
@@ -210,4 +208,4 @@ int check_commit(bool quick) {
   return failures;
 }
 
-}  // namespace lab
+}  // namespace coppice::kernels::checks

@@ -4,16 +4,14 @@
 #include <cstring>
 #include <random>
 
-#include "checks.h"
-#include "device.h"
 #include "kernels/sample/sample_greedy.h"
 #include "kernels/sample/top_k_log_probs.h"
-#include "reference.h"
+#include "tests/kernels/support/device_array.h"
+#include "tests/kernels/support/tree_checks.h"
+#include "tests/kernels/support/tree_reference.h"
 
-namespace lab {
+namespace coppice::kernels::checks {
 namespace {
-
-using namespace coppice::kernels;
 
 float round_bf16(float x) {
   return __bfloat162float(__float2bfloat16(x));
@@ -76,7 +74,7 @@ Result run_top_k(const std::vector<std::vector<float>>& rows, int first, int las
   DeviceArray<int32_t> ids(static_cast<size_t>(count) * k);
   DeviceArray<float> log_probs(static_cast<size_t>(count) * k), lse(count);
   DeviceArray<char> workspace(top_k_log_probs_workspace_bytes(count, n), 0xFF);
-  LAB_CUDA(cudaMemset(workspace.get(), 0, static_cast<size_t>(count) * 4));
+  CHECK_CUDA(cudaMemset(workspace.get(), 0, static_cast<size_t>(count) * 4));
   TopKLogProbsParams params;
   params.logits = bf16 ? static_cast<const void*>(narrow_logits.get()) : wide_logits.get();
   params.logits_are_bf16 = bf16;
@@ -90,8 +88,8 @@ Result run_top_k(const std::vector<std::vector<float>>& rows, int first, int las
   params.log_probs = log_probs.get();
   params.log_sum_exp = lse.get();
   params.workspace = workspace.get();
-  LAB_CUDA(top_k_log_probs(params, nullptr));
-  LAB_CUDA(top_k_log_probs(params, nullptr));  // counters were left zero
+  CHECK_CUDA(top_k_log_probs(params, nullptr));
+  CHECK_CUDA(top_k_log_probs(params, nullptr));  // counters were left zero
   return {ids.host(), log_probs.host(), lse.host()};
 }
 
@@ -150,7 +148,7 @@ int check_shards(std::mt19937& rng) {
   }
   DeviceArray<int32_t> in_ids(ids), out_ids(static_cast<size_t>(count) * k);
   DeviceArray<float> in_logits(logits), in_lse(lse), out(static_cast<size_t>(count) * k);
-  LAB_CUDA(merge_top_k(
+  CHECK_CUDA(merge_top_k(
       {in_ids.get(), in_logits.get(), in_lse.get(), shards, count, k, out_ids.get(), out.get()},
       nullptr));
   const auto got_ids = out_ids.host();
@@ -185,8 +183,8 @@ int check_greedy(int n, std::mt19937& rng) {
   SampleGreedyParams params{
       logits.get(),   n, seq_of_row.get(), count, n, count, choices.get(), finite.get(),
       workspace.get()};
-  LAB_CUDA(sample_greedy(params, nullptr));
-  LAB_CUDA(sample_greedy(params, nullptr));
+  CHECK_CUDA(sample_greedy(params, nullptr));
+  CHECK_CUDA(sample_greedy(params, nullptr));
   const auto got = choices.host();
   const auto got_finite = finite.host();
   int failures = got[count - 1] != -1 || got_finite[count - 1] != 1;
@@ -221,4 +219,4 @@ int check_top_k(bool quick) {
   return failures;
 }
 
-}  // namespace lab
+}  // namespace coppice::kernels::checks

@@ -1,0 +1,41 @@
+// Top-k, tree build, cut and compile, sampling, accept and KV move on a GPU against plain host code
+// (support/tree_reference.h), and the golden trees of tiny-k2. Skipped without a device.
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+
+#include "tests/kernels/support/tree_checks.h"
+
+namespace coppice::kernels {
+namespace {
+
+class TreeKernels : public testing::Test {
+ protected:
+  void SetUp() override {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) GTEST_SKIP() << "no CUDA device";
+  }
+};
+
+TEST_F(TreeKernels, TopKAndGreedyEqualTheHost) {
+  EXPECT_EQ(checks::check_top_k(false), 0);
+}
+TEST_F(TreeKernels, TreesAndRowsEqualTheHost) {
+  EXPECT_EQ(checks::check_tree(false), 0);
+}
+TEST_F(TreeKernels, AcceptAndMoveEqualTheHost) {
+  EXPECT_EQ(checks::check_commit(false), 0);
+}
+TEST_F(TreeKernels, SampledTokensEqualTheHost) {
+  EXPECT_EQ(checks::check_sample(false), 0);
+}
+TEST_F(TreeKernels, GoldenTrees) {
+  EXPECT_EQ(checks::check_golden(COPPICE_SOURCE_DIR "/tests/golden/tiny-k2"), 0);
+}
+
+// The checks can fail: trees with a node less are not the expected ones.
+TEST_F(TreeKernels, ChecksCatchAPlantedFault) {
+  EXPECT_GT(checks::check_planted_fault(), 0);
+}
+
+}  // namespace
+}  // namespace coppice::kernels
