@@ -3,7 +3,7 @@ JOBS ?= $(shell nproc)
 PRESET ?= cpu
 BUILD = $(if $(filter cpu ci,$(PRESET)),build,build-$(PRESET))
 
-.PHONY: help setup oracles models build demo test check format sanitize bench cuda cuda-all clean
+.PHONY: help setup oracles models build demo test check format sanitize asan tsan bench cuda cuda-compile cuda-all clean
 
 help:
 	@echo "make demo      build, then generate text three ways from the model in models/ and compare"
@@ -42,16 +42,21 @@ check: setup
 format:
 	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format -i
 
-sanitize: oracles
-	@for preset in asan tsan; do \
-	  cmake --preset $$preset -DCOPPICE_TESTS=ON > /dev/null && cmake --build build-$$preset -j $(JOBS) && \
-	  scripts/run_tests.sh build-$$preset || exit 1; done
+sanitize: asan tsan
+
+asan tsan: oracles
+	@cmake --preset $@ -DCOPPICE_TESTS=ON > /dev/null
+	@cmake --build build-$@ -j $(JOBS)
+	@scripts/run_tests.sh build-$@ -LE slow -E 'golden/target|oracle'
 
 bench: build
 	@scripts/bench.sh $(BUILD)
 
 cuda: setup
 	@cmake --preset cuda > /dev/null && cmake --build build-cuda -j $(JOBS)
+
+cuda-compile: setup
+	@cmake --preset cuda -DCOPPICE_TESTS=OFF > /dev/null && cmake --build build-cuda -j $(JOBS) --target coppice_backend_cuda
 
 cuda-all: setup
 	@cmake --preset cuda-all > /dev/null && cmake --build build-cuda-all -j $(JOBS)

@@ -50,7 +50,7 @@ std::int64_t model_len(const EngineConfig& config, const ModelConfig& model) {
 class Engine::Impl {
  public:
   Impl(const EngineConfig& config, EngineParts parts)
-      : config_(config),
+      : config_((config.validate(), config)),
         clock_(*parts.clock),
         custom_drafter_(static_cast<bool>(parts.make_drafter)),
         max_model_len_(model_len(config, parts.model->config())),
@@ -258,7 +258,10 @@ void Engine::Impl::prefill(const StepPlan& plan) {
 
 std::int64_t Engine::Impl::budget_setting(const Sequence& sequence) const {
   const bool tree = config_.speculative.method == SpeculativeMethod::kDdtree && !custom_drafter_;
-  const std::int64_t own = tree ? config_.speculative.ddtree_budget : runner_.max_nodes();
+  const std::int64_t asked_tokens = config_.speculative.num_speculative_tokens;
+  const std::int64_t own = tree               ? config_.speculative.ddtree_budget
+                           : asked_tokens > 0 ? std::min(asked_tokens, runner_.max_nodes())
+                                              : runner_.max_nodes();
   const std::int64_t asked = sequence.request.ddtree_budget.value_or(own);
   return asked == kAutoBudget ? own : asked;
 }
@@ -443,7 +446,10 @@ void Engine::Impl::reset_controller() {
 
 void Engine::Impl::set_speculative(const SpeculativeConfig& speculative) {
   COPPICE_CHECK(!scheduler_.has_work(), "set_speculative while requests run");
-  config_.speculative = speculative;
+  EngineConfig changed = config_;
+  changed.speculative = speculative;
+  changed.validate();
+  config_ = changed;
   runner_.set_speculative(speculative);
   scheduler_.set_reserve(runner_.reserve());
   reset_controller();

@@ -44,6 +44,9 @@ struct EngineConfig {
   std::int64_t max_verify_rows = 512;         // rows of a decode step
   bool enable_prefix_caching = true;
   bool prefix_cache_exact = false;  // share only blocks that prefill computed: bit-exact output
+
+  // Throws Error(kInvalidArgument) naming the field, its value and its range.
+  void validate() const;
 };
 
 }  // namespace coppice

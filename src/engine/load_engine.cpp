@@ -9,34 +9,10 @@ namespace {
 
 const SteadyClock kSteadyClock;
 
-void require_positive(const char* field, std::int64_t value) {
-  if (value < 1)
-    throw Error(ErrorKind::kInvalidArgument,
-                std::string(field) + " is " + std::to_string(value) + ": must be at least 1");
-}
-
-void check_config(const EngineConfig& config) {
-  require_positive("max_num_seqs", config.max_num_seqs);
-  require_positive("max_num_batched_tokens", config.max_num_batched_tokens);
-  require_positive("max_verify_rows", config.max_verify_rows);
-  const SpeculativeConfig& speculative = config.speculative;
-  require_positive("max_ddtree_budget", speculative.max_ddtree_budget);
-  require_positive("prompt_lookup_min", speculative.prompt_lookup_min);
-  if (speculative.prompt_lookup_max < speculative.prompt_lookup_min)
-    throw Error(ErrorKind::kInvalidArgument,
-                "prompt_lookup_max is " + std::to_string(speculative.prompt_lookup_max) +
-                    ": must be at least prompt_lookup_min (" +
-                    std::to_string(speculative.prompt_lookup_min) + ")");
-  if (speculative.ddtree_budget < kAutoBudget)
-    throw Error(ErrorKind::kInvalidArgument, "ddtree_budget is " +
-                                                 std::to_string(speculative.ddtree_budget) +
-                                                 ": must be at least 0, or -1 for auto");
-}
-
 }  // namespace
 
 std::unique_ptr<Engine> Engine::load(const EngineConfig& config, const LoadProgress& progress) {
-  check_config(config);
+  config.validate();  // before weights are read
   EngineParts parts;
   parts.clock = &kSteadyClock;
   parts.backend = make_backend({.device = config.device, .num_threads = config.num_threads});

@@ -1,6 +1,7 @@
 #include "sampling/sampling_params.h"
 
 #include <cmath>
+#include <cstdint>
 #include <sstream>
 
 #include "base/error.h"
@@ -36,7 +37,9 @@ void SamplingParams::validate(std::int64_t vocab_size) const {
           "from -2 to 2");
   require(frequency_penalty >= -2 && frequency_penalty <= 2, "frequency_penalty", frequency_penalty,
           "from -2 to 2");
-  require(max_tokens >= 1, "max_tokens", max_tokens, "at least 1");
+  // Sums with a prompt's length must not overflow.
+  require(max_tokens >= 1 && max_tokens <= INT32_MAX, "max_tokens", max_tokens,
+          "from 1 to " + std::to_string(INT32_MAX));
   require(min_tokens >= 0 && min_tokens <= max_tokens, "min_tokens", min_tokens,
           "from 0 to max_tokens (" + std::to_string(max_tokens) + ")");
   require(std::ssize(stop_token_ids) <= kMaxStopIds / 2, "stop_token_ids", stop_token_ids.size(),

@@ -149,7 +149,12 @@ ChatTemplate ChatTemplate::from_folder(const std::string& folder) {
   Tokens tokens{token_text(config, "bos_token"), token_text(config, "eos_token"),
                 token_text(config, "pad_token"), token_text(config, "unk_token")};
   if (has_file) {
-    return ChatTemplate(MappedFile(file).text(), file.string(), std::move(tokens));
+    const MappedFile text(file);
+    // Almost any text is a template, a pointer to one too.
+    if (const std::string_view other = looks_like(text.text()); !other.empty())
+      throw Error(ErrorKind::kBadFile,
+                  file.string() + ": not a template but " + std::string(other));
+    return ChatTemplate(text.text(), file.string(), std::move(tokens));
   }
   return ChatTemplate(inline_template(config, folder), config_path.string() + ": chat_template",
                       std::move(tokens));

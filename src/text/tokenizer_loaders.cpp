@@ -47,6 +47,8 @@ std::optional<std::string> decode_base64(std::string_view text) {
 // `base64 rank` lines, ranks 0, 1, 2 ... in any order without gaps.
 std::vector<std::string> read_ranks(const std::string& path) {
   const MappedFile file{std::filesystem::path(path)};
+  if (const std::string_view other = looks_like(file.text()); !other.empty())
+    throw Error(ErrorKind::kBadFile, path + ": not a vocabulary but " + std::string(other));
   std::vector<std::string> tokens;
   std::vector<bool> seen;
   std::size_t line_number = 0;

@@ -37,6 +37,7 @@ TEST(SamplingParamsTest, EveryFieldOutOfRangeIsNamed) {
       {"presence_penalty", [](auto& p) { p.presence_penalty = 3; }},
       {"frequency_penalty", [](auto& p) { p.frequency_penalty = -3; }},
       {"max_tokens", [](auto& p) { p.max_tokens = 0; }},
+      {"max_tokens", [](auto& p) { p.max_tokens = INT64_MAX; }},
       {"min_tokens", [](auto& p) { p.min_tokens = 17; }},
       {"stop_token_ids", [](auto& p) { p.stop_token_ids = {100}; }},
       {"stop", [](auto& p) { p.stop = {""}; }},

@@ -9,6 +9,8 @@
 namespace coppice {
 namespace {
 
+constexpr int kMaxThreads = 1024;
+
 // N of "cuda:N"; -1 when the text is something else.
 int cuda_index(const std::string& device) {
   constexpr std::string_view kPrefix = "cuda:";
@@ -23,9 +25,10 @@ int cuda_index(const std::string& device) {
 }  // namespace
 
 std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
-  if (options.num_threads < 0)
-    throw Error(ErrorKind::kInvalidArgument,
-                "threads: " + std::to_string(options.num_threads) + " is negative");
+  if (options.num_threads < 0 || options.num_threads > kMaxThreads)
+    throw Error(ErrorKind::kInvalidArgument, "threads: " + std::to_string(options.num_threads) +
+                                                 " is not from 0 to " +
+                                                 std::to_string(kMaxThreads));
   if (options.device == "cpu") return make_cpu_backend(CpuPath::kFast, options.num_threads);
   if (options.device == "cpu-reference")
     return make_cpu_backend(CpuPath::kReference, options.num_threads);

@@ -1,0 +1,112 @@
+// The op table on one GPU: each op turns its tensors into a kernel's params. One stream; nothing
+// waits. Internal to backend/cuda: everybody else uses cuda_backend.h.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <memory>
+#include <string>
+#include <type_traits>
+
+#include "backend/backend.h"
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/cuda_device.h"
+#include "backend/cuda/cuda_memory.h"
+#include "backend/cuda/graph_cache.h"
+#include "kernels/mla/mla_attention.h"
+
+namespace coppice {
+
+// Kernels with a workspace that counts rows are sized for this many once, so that the counters at
+// its front stay in place.
+inline constexpr int kMaxSampleRows = 4096;
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(int index) : device_(open_cuda_device(index)), stream_(make_stream()) {}
+  ~CudaBackend() override { cudaStreamSynchronize(stream_.get()); }
+
+  std::string name() const override {
+    return "cuda sm_" + std::to_string(device_.compute_capability) + " " + device_.name;
+  }
+  Device device() const override { return Device::kCuda; }
+  DType activation_dtype() const override { return DType::kBF16; }
+  DType kv_dtype() const override { return DType::kBF16; }
+
+  Buffer allocate(std::size_t num_bytes) override { return allocate_device(num_bytes, stream()); }
+  void upload(const Tensor& dst, const void* src) override {
+    if (dst.num_bytes() == 0) return;
+    cuda_check(cudaMemcpyAsync(dst.raw(), src, static_cast<std::size_t>(dst.num_bytes()),
+                               cudaMemcpyHostToDevice, stream()),
+               "upload");
+  }
+  void download(void* dst, const Tensor& src) override {
+    cuda_check(cudaMemcpyAsync(dst, src.raw(), static_cast<std::size_t>(src.num_bytes()),
+                               cudaMemcpyDeviceToHost, stream()),
+               "download");
+    synchronize();
+  }
+  void synchronize() override { cuda_check(cudaStreamSynchronize(stream()), "synchronize"); }
+
+  LinearWeight load_linear(std::span<const HostMatrix> parts) override;
+  ExpertWeights load_experts(std::span<const ExpertSource> experts) override;
+
+  void run_graph(const GraphKey& key, const std::function<void()>& body) override {
+    graphs_.run(key, stream(), body);
+  }
+  void forget_graphs() override { graphs_.clear(); }
+
+  void embed(const EmbedArgs& args) override;
+  void rms_norm(const RmsNormArgs& args) override;
+  void add_rms_norm(const AddRmsNormArgs& args) override;
+  void linear(const LinearArgs& args) override;
+  void head_linear(const HeadLinearArgs& args) override;
+  void silu_mul(const SiluMulArgs& args) override;
+  void moe_route(const MoeRouteArgs& args) override;
+  void moe_experts(const MoeExpertsArgs& args) override;
+  void all_reduce(const AllReduceArgs&) override {}  // one rank
+  void gather_rows(const GatherRowsArgs& args) override;
+
+  void mla_rope_and_write_kv(const MlaRopeAndWriteKvArgs& args) override;
+  void plan_mla_attention(const PlanMlaAttentionArgs& args) override;
+  void mla_attention(const MlaAttentionArgs& args) override;
+  void gqa_rope_and_write_kv(const GqaRopeAndWriteKvArgs& args) override;
+  void gqa_attention(const GqaAttentionArgs& args) override;
+
+  void compile_draft(const CompileDraftArgs& args) override;
+  void top_k_log_probs(const TopKLogProbsArgs& args) override;
+  void build_tree(const BuildTreeArgs& args) override;
+  void ngram_propose(const NgramProposeArgs& args) override;
+  void compile_tree(const CompileTreeArgs& args) override;
+  void sample_rows(const SampleRowsArgs& args) override;
+  void accept_path(const AcceptPathArgs& args) override;
+  void move_kv(const MoveKvArgs& args) override;
+
+ private:
+  struct StreamDeleter {
+    void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
+  };
+  using Stream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>, StreamDeleter>;
+
+  static Stream make_stream() {
+    cudaStream_t stream = nullptr;
+    cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "create stream");
+    return Stream(stream);
+  }
+  cudaStream_t stream() const { return stream_.get(); }
+
+  // out[t, h] = W[h] x[t, h]; x and out [T, num_heads * n].
+  void product(const Tensor& x, const LinearWeight& weight, const Tensor& out,
+               std::int64_t num_heads);
+  kernels::MlaAttentionParams mla_params(const AttentionMetadata& metadata, std::int64_t num_heads);
+
+  CudaDevice device_;
+  Stream stream_;
+  // Each kernel family keeps counters at the front of its own workspace, zero between calls.
+  CudaWorkspace gemm_workspace_{stream()}, moe_workspace_{stream()}, mla_workspace_{stream()},
+      gqa_workspace_{stream()}, top_k_workspace_{stream()}, greedy_workspace_{stream()},
+      counts_workspace_{stream()}, ticket_workspace_{stream()};
+  GraphCache graphs_;
+};
+
+}  // namespace coppice
