@@ -1,5 +1,7 @@
 #include "engine/model_text.h"
 
+#include <filesystem>
+
 #include "base/error.h"
 #include "io/gguf.h"
 
@@ -8,6 +10,11 @@ namespace {
 
 bool is_gguf(const std::string& path) {
   return path.ends_with(".gguf");
+}
+
+void require_folder(const std::string& path) {
+  if (std::filesystem::exists(path) && !std::filesystem::is_directory(path))
+    throw Error(ErrorKind::kBadFile, path + ": neither a model folder nor a .gguf file");
 }
 
 // Text of a token that the vocabulary names, "" where it names none.
@@ -19,7 +26,10 @@ std::string token_text(const GgufVocabulary& vocabulary, std::int64_t id) {
 }  // namespace
 
 Tokenizer load_tokenizer(const std::string& path) {
-  if (!is_gguf(path)) return Tokenizer::from_folder(path);
+  if (!is_gguf(path)) {
+    require_folder(path);
+    return Tokenizer::from_folder(path);
+  }
   const GgufFile file(path);
   return Tokenizer::from_gguf(read_gguf_vocabulary(file.fields()), path);
 }

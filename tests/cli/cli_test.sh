@@ -23,6 +23,30 @@ expect 2 "--stats" generate models/tiny-k2 --prompt x --stats
 expect 2 "device" generate models/tiny-k2 --device abacus --prompt x
 expect 2 "temperature" generate models/tiny-k2 --temperature -1 --prompt x --quiet
 
+# A path that is no model: absent, not a model, incomplete. Nothing is opened that could block.
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+mkdir "$scratch/empty" "$scratch/weights"
+echo x > "$scratch/file"
+mkfifo "$scratch/fifo"
+ln -s /nonexistent "$scratch/dangling"
+cp -r models/tiny-k2/. "$scratch/weights"
+chmod -R u+w "$scratch"
+rm "$scratch/weights/"*.safetensors
+for verb in generate inspect; do
+  expect 4 "no such file" $verb "$scratch/missing"
+  expect 4 "no such file" $verb "$scratch/dangling"
+  expect 4 "$scratch/empty" $verb "$scratch/empty"
+  expect 3 "neither a" $verb "$scratch/file"
+  expect 3 "neither a" $verb "$scratch/fifo"
+  expect 3 "neither a" $verb /dev/zero
+  expect 4 "$scratch/weights" $verb "$scratch/weights"
+done
+mkdir "$scratch/weights/model.safetensors"
+expect 3 "model.safetensors: not a regular file but a directory" generate "$scratch/weights" --prompt x
+rm "$scratch/weights/config.json"
+expect 4 "config.json" generate "$scratch/weights" --prompt x
+
 stats=$("$coppice" generate models/tiny-k2 --drafter models/tiny-k2-dflash --ddtree-budget 16 --quiet --max-tokens 64 \
   --prompt $'class Stack:\n    def __init__(self):' --stats --trace-tree 1)
 if [[ $? -ne 0 || $(grep -c ' identical$' <<< "$stats") -ne 3 || "$stats" != *"round at position"* ]]; then

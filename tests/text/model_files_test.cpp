@@ -9,6 +9,7 @@
 #include "tests/text/support/oracle.h"
 #include "text/byte_alphabet.h"
 #include "text/chat_template.h"
+#include "text/output_marks.h"
 #include "text/tokenizer.h"
 
 namespace coppice {
@@ -107,6 +108,24 @@ TEST(ModelTextFiles, ControlTokensOfEveryFamilyStayPlainInText) {
       const Ids mixed = {token.id, token.id, 104, 105, token.id};
       EXPECT_EQ(tokenizer.decode(mixed), token.text + token.text + "hi" + token.text);
     }
+  }
+}
+
+// Special tokens may be hidden before the parsers see them: the marks must not be among them.
+TEST(ModelTextFiles, MarksOfTheOutputFormatAreNotSpecial) {
+  std::vector<fs::path> folders = {test::tiny_k2_folder()};
+  const fs::path real = test::shared_folder() / "data/kimi-k2.5";
+  if (fs::exists(real)) folders.push_back(real);
+  for (const fs::path& folder : folders) {
+    const Tokenizer tokenizer = Tokenizer::from_folder(folder);
+    int marks = 0;
+    for (const AddedToken& token : tokenizer.added_tokens()) {
+      if (mark_of({token.text, true}) == OutputMark::kNone) continue;
+      ++marks;
+      EXPECT_FALSE(tokenizer.is_special(token.id)) << token.text;
+      EXPECT_EQ(tokenizer.encode(token.text, true), Ids{token.id});
+    }
+    EXPECT_EQ(marks, 7) << folder;
   }
 }
 
