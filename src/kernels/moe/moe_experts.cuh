@@ -428,12 +428,8 @@ __device__ void multiply_claim(const MoeExpertsKernelParams& p, const MoeShared&
   const int columns = (shared.list.units[work.unit].count + 7) / 8;
   if (kMaxColumns == 1 || columns == 1) {
     multiply_unit<kTiles, 1, Write>(p, shared, state, shape, work);
-  } else if (kMaxColumns == 2 || columns == 2) {
-    multiply_unit<kTiles, 2, Write>(p, shared, state, shape, work);
-  } else if (columns == 3) {
-    multiply_unit<kTiles, 3, Write>(p, shared, state, shape, work);
   } else {
-    multiply_unit<kTiles, 4, Write>(p, shared, state, shape, work);
+    multiply_unit<kTiles, 2, Write>(p, shared, state, shape, work);
   }
 }
 

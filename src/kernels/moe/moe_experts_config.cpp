@@ -29,7 +29,6 @@ MoeExpertsConfig choose_moe_experts_config(int num_tokens, int top_k, int num_ex
                                            size_t max_shared_bytes, size_t sm_shared_bytes) {
   MoeExpertsConfig config;
   const int num_pairs = num_tokens * top_k;
-  const int rows_per_expert = (num_pairs + num_experts - 1) / num_experts;
   // Measured on H200, docs/results/moe-h200.md. With few rows per expert two blocks per SM hide
   // each other's latency; with more, tall items share the conversion of inputs and need the
   // registers.
@@ -39,7 +38,7 @@ MoeExpertsConfig choose_moe_experts_config(int num_tokens, int top_k, int num_ex
     config.blocks_per_sm = 2;
   } else {
     config.tiles = 4;
-    config.columns = rows_per_expert <= 12 ? 2 : 4;
+    config.columns = 2;
   }
   if (config.blocks_per_sm > 1) {
     // Each block also takes 1 KB that the system reserves.

@@ -48,8 +48,7 @@ using ExpertsKernel = void (*)(MoeExpertsKernelParams);
 ExpertsKernel pick_kernel(const MoeExpertsConfig& config) {
   if (config.tiles == 1) return moe_experts_kernel<1, 1, 2>;
   if (config.tiles == 2) return moe_experts_kernel<2, 1, 2>;
-  if (config.columns == 2) return moe_experts_kernel<4, 2, 1>;
-  return moe_experts_kernel<4, 4, 1>;
+  return moe_experts_kernel<4, 2, 1>;
 }
 
 bool valid(const MoeExpertsParams& p) {
