@@ -1,9 +1,10 @@
 // Check, bit test and timing of the MLA attention kernels.
-//   mla_lab check | bits | time
+//   mla_lab check | bits | time | profile
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -520,9 +521,22 @@ void time_all() {
   }
 }
 
+// A few launches for the profiler.
+void profile() {
+  for (auto [heads, batch, context, nodes] :
+       {std::array{8, 1, 8192, 1}, {8, 1, 8192, 17}, {8, 1, 8192, 64}, {64, 1, 32768, 17}}) {
+    World w;
+    make_world(w, {heads}, std::vector<int>(batch, context), nodes, 0, false);
+    Device d;
+    upload(d, w.batch, w.shape, w.cache, w.num_blocks);
+    run(d);
+  }
+}
+
 int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "check";
   if (mode == "check") check();
   if (mode == "bits") bits();
   if (mode == "time") time_all();
+  if (mode == "profile") profile();
 }

@@ -310,8 +310,9 @@ __device__ __forceinline__ void mla_tail_values(MlaShared* sm, const MlaThread& 
   const int a_row = th.warp * 16 + th.lane % 16;
   for (int half = 0; half < (one_node ? 1 : 2); half++) {
     const int node = (2 * th.warp + half) * 8 / padded_heads;
-    if (node >= num_nodes || (sm->pass.column[node][0] & kMlaMasked)) continue;
+    if (node >= num_nodes) continue;
     for (int g = 0; g < 4; g++) {
+      if (sm->pass.column[node][16 * g] & kMlaMasked) break;  // beyond the token
       uint32_t a[4], b[4];
       ldmatrix_x4(a, weights + a_row * 128 + (((2 * g + th.lane / 16) ^ (a_row & 7)) << 4));
       if (!one_node && half == 0) a[1] = a[3] = 0;
@@ -565,30 +566,36 @@ __device__ __forceinline__ void mla_math(MlaShared* sm, const MlaAttentionParams
   }
 }
 
+// The cache as the copy engine sees it: boxes of 64 rows x 64 columns, two column blocks at a time
+// for the latent and one for the rope part.
+struct MlaCacheMaps {
+  CUtensorMap latent;  // [column block][row][64 columns]
+  CUtensorMap rope;
+};
+
 // Refills key buffer `b` in the order in which its warpgroup will read it.
-__device__ __forceinline__ void mla_load_keys(MlaShared* sm, const CUtensorMap* map, int block,
+__device__ __forceinline__ void mla_load_keys(MlaShared* sm, const MlaCacheMaps* maps, int block,
                                               int b, uint32_t phase) {
   const uint32_t keys = shared_address(sm->keys[b]);
-#pragma unroll 1
-  for (int i = 0; i < kMlaPieces; i++) {
-    const int piece = i == 4 ? 4 : i ^ (b * 2);
-    // Columns of values are free when their warpgroup has used them; the rope columns carry the
-    // weights, which the other warpgroup reads.
-    if (i == 0 || i == 2) mbarrier_wait(&sm->empty[b][piece / 2], phase);
-    const uint32_t bytes = (piece == 4 ? 1 : 2) * kMlaColumnBlockBytes;
-    mbarrier_arrive_expect(&sm->full[b][piece], bytes);
-    for (uint32_t done = 0; done < bytes; done += kMlaColumnBlockBytes) {
-      const int column_block = piece * 2 + done / kMlaColumnBlockBytes;
-      tensor_copy_to_shared(keys + column_block * kMlaColumnBlockBytes, map, column_block * 64,
-                            block * kMlaStepPositions, &sm->full[b][piece]);
-    }
+#pragma unroll
+  for (int i = 0; i < kMlaPieces - 1; i++) {
+    const int piece = i ^ (b * 2);
+    // Columns of values are free when their warpgroup has used them.
+    if (i % 2 == 0) mbarrier_wait(&sm->empty[b][piece / 2], phase);
+    mbarrier_arrive_expect(&sm->full[b][piece], 2 * kMlaColumnBlockBytes);
+    tensor_copy_to_shared(keys + piece * 2 * kMlaColumnBlockBytes, &maps->latent, 0,
+                          block * kMlaStepPositions, piece * 2, &sm->full[b][piece]);
   }
+  // The rope columns carried the weights, which the other warpgroup has read by now.
+  mbarrier_arrive_expect(&sm->full[b][kMlaPieces - 1], kMlaColumnBlockBytes);
+  tensor_copy_to_shared(keys + kMlaRopeBlock, &maps->rope, 0, block * kMlaStepPositions, 8,
+                        &sm->full[b][kMlaPieces - 1]);
 }
 
 // The producer warp: streams the keys of all full steps through the two buffers.
 __device__ __forceinline__ void mla_produce(MlaShared* sm, const MlaAttentionParams& p,
                                             const MlaWorkspace& ws, const MlaCta& cta,
-                                            const CUtensorMap* map) {
+                                            const MlaCacheMaps* maps) {
   const int lane = threadIdx.x % 32;
   uint32_t uses[2] = {0, 0}, tails = 0;
   int t = cta.tile, first = cta.chunk;
@@ -603,7 +610,7 @@ __device__ __forceinline__ void mla_produce(MlaShared* sm, const MlaAttentionPar
         const int mine = i + lane < num_steps ? blocks[begin + i + lane] : 0;
         for (int j = 0; j < 32 && i + j < num_steps; j++) {
           const int block = __shfl_sync(~0u, mine, j), b = j & 1;
-          if (lane == 0) mla_load_keys(sm, map, block, b, ~uses[b]++ & 1);
+          if (lane == 0) mla_load_keys(sm, maps, block, b, ~uses[b]++ & 1);
           __syncwarp();
         }
       }
@@ -617,7 +624,7 @@ __device__ __forceinline__ void mla_produce(MlaShared* sm, const MlaAttentionPar
 
 __global__ void __launch_bounds__(kMlaThreads, 1)
     mla_attention_sm90(MlaAttentionParams p, MlaWorkspace ws, int padded_heads,
-                       const __grid_constant__ CUtensorMap map) {
+                       const __grid_constant__ MlaCacheMaps maps) {
   extern __shared__ __align__(1024) char dynamic_shared[];
   MlaShared* sm = reinterpret_cast<MlaShared*>(dynamic_shared);
   if (threadIdx.x == 0) {
@@ -633,10 +640,10 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
   const MlaCta cta = ws.ctas[blockIdx.x];  // written by mla_plan, launched without early release
   grid_dependency_wait();
   if (threadIdx.x >= kMlaMathThreads) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-    if (threadIdx.x < kMlaMathThreads + 32) mla_produce(sm, p, ws, cta, &map);
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    if (threadIdx.x < kMlaMathThreads + 32) mla_produce(sm, p, ws, cta, &maps);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     mla_math(sm, p, ws, cta, padded_heads, log2_scale(p.softmax_scale));
   }
 }

@@ -20,8 +20,10 @@ int num_ctas() {
   return count;
 }
 
-// The cache as a matrix of 576 columns, read in boxes of 64 x 64 with the 128-byte swizzle.
-cudaError_t make_cache_map(const MlaAttentionParams& p, CUtensorMap* map) {
+// The cache as [9 column blocks][rows][64 columns], read in boxes of `column_blocks` x 64 x 64 with
+// the 128-byte swizzle.
+cudaError_t make_cache_map(const MlaAttentionParams& p, cuuint32_t column_blocks,
+                           CUtensorMap* map) {
   using Encode = decltype(&cuTensorMapEncodeTiled);
   static const Encode encode = [] {
     void* entry = nullptr;
@@ -31,13 +33,13 @@ cudaError_t make_cache_map(const MlaAttentionParams& p, CUtensorMap* map) {
     return error == cudaSuccess ? reinterpret_cast<Encode>(entry) : nullptr;
   }();
   if (encode == nullptr) return cudaErrorNotSupported;
-  const cuuint64_t shape[2] = {kMlaWidth,
-                               static_cast<cuuint64_t>(p.num_blocks) * kMlaStepPositions};
-  const cuuint64_t stride[1] = {kMlaWidth * 2};
-  const cuuint32_t box[2] = {64, kMlaStepPositions};
-  const cuuint32_t element_stride[2] = {1, 1};
+  const cuuint64_t shape[3] = {64, static_cast<cuuint64_t>(p.num_blocks) * kMlaStepPositions,
+                               kMlaColumnBlocks};
+  const cuuint64_t stride[2] = {kMlaWidth * 2, 128};  // bytes between rows, between column blocks
+  const cuuint32_t box[3] = {64, kMlaStepPositions, column_blocks};
+  const cuuint32_t element_stride[3] = {1, 1, 1};
   const CUresult result =
-      encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(p.cache), shape, stride,
+      encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(p.cache), shape, stride,
              box, element_stride, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
@@ -75,12 +77,15 @@ cudaError_t mla_attention(const MlaAttentionParams& p, cudaStream_t stream) {
   static const cudaError_t configured = cudaFuncSetAttribute(
       mla_attention_sm90, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(MlaShared));
   if (configured != cudaSuccess) return configured;
-  CUtensorMap map;
-  if (const cudaError_t error = make_cache_map(p, &map); error != cudaSuccess) return error;
+  MlaCacheMaps maps;
+  if (const cudaError_t error = make_cache_map(p, 2, &maps.latent); error != cudaSuccess)
+    return error;
+  if (const cudaError_t error = make_cache_map(p, 1, &maps.rope); error != cudaSuccess)
+    return error;
   const int padded = mla_padded_heads(p.num_heads);
   if (const cudaError_t error =
           launch_dependent(mla_attention_sm90, dim3(static_cast<unsigned>(num_ctas())), kMlaThreads,
-                           sizeof(MlaShared), stream, p, workspace(p), padded, map);
+                           sizeof(MlaShared), stream, p, workspace(p), padded, maps);
       error != cudaSuccess)
     return error;
   return launch_dependent(mla_combine,

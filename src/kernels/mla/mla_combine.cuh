@@ -168,15 +168,14 @@ __global__ void __launch_bounds__(kMlaCombineWarps * 32)
   __syncwarp();
   stacks[warp].stats[0][lane] = make_float2(value.m, value.l);
   stacks[warp].o[0][lane] = value.o;
-  __syncthreads();
+  for (int step = 1; step < kMlaCombineWarps; step *= 2) {
+    __syncthreads();
+    if (warp % (2 * step) != 0) continue;
+    value = mla_merge_partials(value, mla_pop(stacks[warp + step], 0, lane), scale);
+    stacks[warp].stats[0][lane] = make_float2(value.m, value.l);
+    stacks[warp].o[0][lane] = value.o;
+  }
   if (warp > 0) return;
-  for (int step = 1; step < kMlaCombineWarps; step *= 2)
-    for (int w = 0; w < kMlaCombineWarps; w += 2 * step) {
-      value = mla_merge_partials(mla_pop(stacks[w], 0, lane), mla_pop(stacks[w + step], 0, lane),
-                                 scale);
-      stacks[w].stats[0][lane] = make_float2(value.m, value.l);
-      stacks[w].o[0][lane] = value.o;
-    }
   if (head < p.num_heads) {
     const __half2* o = reinterpret_cast<const __half2*>(&value.o);
     for (int k = 0; k < 4; k++) {
