@@ -31,10 +31,9 @@ struct GqaPartial {
 
 template <int kHeadDim>
 struct GqaShared {
-  union {
-    __nv_bfloat16 values[kGqaWarps][kGqaStep * kHeadDim];
-    GqaPartial<kHeadDim> partial[kGqaWarps];
-  };
+  __nv_bfloat16 keys[kGqaWarps][kGqaStep * kHeadDim];
+  __nv_bfloat16 values[kGqaWarps][kGqaStep * kHeadDim];
+  GqaPartial<kHeadDim> partial[kGqaWarps];
   GqaPartial<kHeadDim> total;
   int32_t slots[kGqaWarps][kGqaStep];
 };
@@ -100,11 +99,10 @@ struct GqaState {
   float m[2], l[2];
 };
 
-// Query fragments. Dimensions are permuted inside groups of 32 so that a lane's keys are 16
-// contiguous bytes: lane c of four holds dimensions 32 s + 8 c .. + 7.
+// Query fragments of mma.m16n8k16, four registers per 16 dimensions.
 template <int kHeadDim>
 __device__ __forceinline__ void gqa_load_queries(const GqaAttentionParams& p, const GqaTile& t,
-                                                 uint4 (&q)[2][kHeadDim / 32]) {
+                                                 uint32_t (&q)[kHeadDim / 4]) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int h = 0; h < 2; h++) {
@@ -112,10 +110,10 @@ __device__ __forceinline__ void gqa_load_queries(const GqaAttentionParams& p, co
     const bool valid = t.node[h] < t.num_nodes && head < t.group;
     const __nv_bfloat16* from = static_cast<const __nv_bfloat16*>(p.q) +
                                 (t.first_row + t.node[h]) * p.q_row_stride +
-                                (t.kv_head * t.group + head) * kHeadDim + lane % 4 * 8;
+                                (t.kv_head * t.group + head) * kHeadDim + lane % 4 * 2;
 #pragma unroll
-    for (int s = 0; s < kHeadDim / 32; s++)
-      q[h][s] = valid ? *reinterpret_cast<const uint4*>(from + 32 * s) : make_uint4(0, 0, 0, 0);
+    for (int i = 0; i < kHeadDim / 8; i++)
+      q[i / 2 * 4 + i % 2 * 2 + h] = valid ? *reinterpret_cast<const uint32_t*>(from + 8 * i) : 0u;
   }
 }
 
@@ -138,43 +136,48 @@ __device__ __forceinline__ void gqa_find_slots(const GqaAttentionParams& p, cons
   __syncwarp();
 }
 
-// Brings the values of the step into the warp's swizzled tile; missing keys become zero.
+// Starts the copy of the slots' rows of one kv head into a swizzled tile; missing keys become zero.
 template <int kHeadDim>
-__device__ __forceinline__ void gqa_start_values(const GqaAttentionParams& p, const GqaTile& t,
-                                                 const int32_t* slots, uint32_t values) {
+__device__ __forceinline__ void gqa_start_copy(const void* cache, const GqaAttentionParams& p,
+                                               const GqaTile& t, const int32_t* slots,
+                                               uint32_t tile) {
   constexpr int kChunks = kHeadDim / 8;
   const int lane = threadIdx.x % 32;
-#pragma unroll 4
+#pragma unroll 8
   for (int i = lane; i < kGqaStep * kChunks; i += 32) {
     const int key = i / kChunks, chunk = i % kChunks, slot = slots[key];
-    const __nv_bfloat16* from = static_cast<const __nv_bfloat16*>(p.v_cache) +
+    const __nv_bfloat16* from = static_cast<const __nv_bfloat16*>(cache) +
                                 (int64_t{max(slot, 0)} * p.num_kv_heads + t.kv_head) * kHeadDim +
                                 chunk * 8;
-    copy_async_16(values + (key * kChunks + (chunk ^ (key & 7))) * 16, from, slot >= 0);
+    copy_async_16(tile + (key * kChunks + (chunk ^ (key & 7))) * 16, from, slot >= 0);
   }
+  asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// s [16, 64] = q k^T for the keys in `slots`; missing keys count as zero.
+// Waits until at most `kPending` of this thread's copies are in flight, then for the warp's.
+template <int kPending>
+__device__ __forceinline__ void gqa_wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+  __syncwarp();
+}
+
+// s [16, 64] = q k^T; missing keys count as zero.
 template <int kHeadDim>
-__device__ __forceinline__ void gqa_scores(const GqaAttentionParams& p, const GqaTile& t,
-                                           const uint4 (&q)[2][kHeadDim / 32], const int32_t* slots,
+__device__ __forceinline__ void gqa_scores(const uint32_t (&q)[kHeadDim / 4], uint32_t keys,
                                            float (&s)[32]) {
+  constexpr int kChunks = kHeadDim / 8;
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int n = 0; n < 8; n++) {
-    const int slot = slots[8 * n + lane / 4];
-    const __nv_bfloat16* from = static_cast<const __nv_bfloat16*>(p.k_cache) +
-                                (int64_t{max(slot, 0)} * p.num_kv_heads + t.kv_head) * kHeadDim +
-                                lane % 4 * 8;
-    uint4 k[kHeadDim / 32];
-#pragma unroll
-    for (int i = 0; i < kHeadDim / 32; i++)
-      k[i] = slot >= 0 ? *reinterpret_cast<const uint4*>(from + 32 * i) : make_uint4(0, 0, 0, 0);
+    const int key = 8 * n + lane % 8;
     float4 d = make_float4(0, 0, 0, 0);
 #pragma unroll
     for (int i = 0; i < kHeadDim / 32; i++) {
-      d = mma_m16n8k16_bf16(q[0][i].x, q[1][i].x, q[0][i].y, q[1][i].y, k[i].x, k[i].y, d);
-      d = mma_m16n8k16_bf16(q[0][i].z, q[1][i].z, q[0][i].w, q[1][i].w, k[i].z, k[i].w, d);
+      uint32_t k[4];
+      ldmatrix_x4(k, keys + (key * kChunks + ((4 * i + lane / 8) ^ (key & 7))) * 16);
+      const uint32_t* a = q + 8 * i;
+      d = mma_m16n8k16_bf16(a[0], a[1], a[2], a[3], k[0], k[1], d);
+      d = mma_m16n8k16_bf16(a[4], a[5], a[6], a[7], k[2], k[3], d);
     }
     s[4 * n] = d.x, s[4 * n + 1] = d.y, s[4 * n + 2] = d.z, s[4 * n + 3] = d.w;
   }
@@ -247,37 +250,70 @@ __device__ __forceinline__ void gqa_add_values(GqaState<kHeadDim>& st, const uin
   }
 }
 
-// One step of 64 positions by one warp. Where tokens read different keys, each token's are gathered
-// by position in turn and applied to its rows alone.
+// A step in which tokens read different keys: each token's are gathered by position in turn and
+// applied to its rows alone.
 template <int kHeadDim>
-__device__ __forceinline__ void gqa_step(const GqaAttentionParams& p, const GqaTile& t,
-                                         GqaState<kHeadDim>& st, const uint4 (&q)[2][kHeadDim / 32],
-                                         int step, float scale, int32_t* slots, uint32_t values) {
+__device__ __forceinline__ void gqa_tail_step(const GqaAttentionParams& p, const GqaTile& t,
+                                              GqaState<kHeadDim>& st,
+                                              const uint32_t (&q)[kHeadDim / 4], int step,
+                                              float scale, int32_t* slots, uint32_t keys,
+                                              uint32_t values) {
   float s[32];
   uint32_t w[16];
-  const bool shared = (step + 1) * kGqaStep <= t.shared_end;
-  const int passes = shared ? 1 : t.num_nodes;
-  for (int node = 0; node < passes; node++) {
+  for (int node = 0; node < t.num_nodes; node++) {
     gqa_find_slots(p, t, node, step, slots);
-    if (passes == 1) gqa_start_values<kHeadDim>(p, t, slots, values);
+    gqa_start_copy<kHeadDim>(p.k_cache, p, t, slots, keys);
+    gqa_wait_copies<0>();
     float mine[32];
-    gqa_scores<kHeadDim>(p, t, q, slots, mine);
+    gqa_scores<kHeadDim>(q, keys, mine);
 #pragma unroll
     for (int i = 0; i < 32; i++)
-      if (shared || t.node[i / 2 % 2] == node) s[i] = mine[i];
+      if (t.node[i / 2 % 2] == node) s[i] = mine[i];
   }
   gqa_softmax<kHeadDim>(st, t, step, scale, s, w);
-  for (int node = 0; node < passes; node++) {
-    if (passes > 1) {
-      gqa_find_slots(p, t, node, step, slots);
-      gqa_start_values<kHeadDim>(p, t, slots, values);
-    }
-    copy_async_wait_all();
-    __syncwarp();
-    gqa_add_values<kHeadDim>(st, w, shared || t.node[0] == node ? ~0u : 0u,
-                             shared || t.node[1] == node ? ~0u : 0u, values);
+  for (int node = 0; node < t.num_nodes; node++) {
+    gqa_find_slots(p, t, node, step, slots);
+    gqa_start_copy<kHeadDim>(p.v_cache, p, t, slots, values);
+    gqa_wait_copies<0>();
+    gqa_add_values<kHeadDim>(st, w, t.node[0] == node ? ~0u : 0u, t.node[1] == node ? ~0u : 0u,
+                             values);
     __syncwarp();
   }
+}
+
+// A warp's steps of one chunk, in order. The next step's copies run under this one's arithmetic.
+template <int kHeadDim>
+__device__ __forceinline__ void gqa_steps(const GqaAttentionParams& p, const GqaTile& t,
+                                          GqaState<kHeadDim>& st, const uint32_t (&q)[kHeadDim / 4],
+                                          int first, int last, float scale, int32_t* slots,
+                                          uint32_t keys, uint32_t values) {
+  const int shared_steps = min(last, t.shared_end / kGqaStep);
+  if (first < shared_steps) {
+    gqa_find_slots(p, t, 0, first, slots);
+    gqa_start_copy<kHeadDim>(p.k_cache, p, t, slots, keys);
+    gqa_start_copy<kHeadDim>(p.v_cache, p, t, slots, values);
+  }
+  int step = first;
+#pragma unroll 1
+  for (; step < shared_steps; step += kGqaWarps) {
+    const bool more = step + kGqaWarps < shared_steps;
+    float s[32];
+    uint32_t w[16];
+    gqa_wait_copies<1>();
+    gqa_scores<kHeadDim>(q, keys, s);
+    if (more) {
+      gqa_find_slots(p, t, 0, step + kGqaWarps, slots);
+      gqa_start_copy<kHeadDim>(p.k_cache, p, t, slots, keys);
+    }
+    gqa_softmax<kHeadDim>(st, t, step, scale, s, w);
+    more ? gqa_wait_copies<1>() : gqa_wait_copies<0>();
+    gqa_add_values<kHeadDim>(st, w, ~0u, ~0u, values);
+    __syncwarp();
+    if (more) gqa_start_copy<kHeadDim>(p.v_cache, p, t, slots, values);
+  }
+#pragma unroll 1
+  for (; step < last; step += kGqaWarps)
+    gqa_tail_step<kHeadDim>(p, t, st, q, step, scale, slots, keys, values);
 }
 
 // A warp's normalised result into its partial.
@@ -371,7 +407,7 @@ __global__ void __launch_bounds__(kGqaWarps * 32)
   if (t.num_nodes == 0) return;
   const bool split = gridDim.z > 1;
   const float scale = log2_scale(p.softmax_scale);
-  uint4 q[2][kHeadDim / 32];
+  uint32_t q[kHeadDim / 4];
   gqa_load_queries<kHeadDim>(p, t, q);
   int begin, end;
   gqa_tile_range(t, begin, end);
@@ -382,12 +418,13 @@ __global__ void __launch_bounds__(kGqaWarps * 32)
        chunk += gridDim.z) {
     GqaState<kHeadDim> st = {};
     st.m[0] = st.m[1] = -INFINITY;
-    for (int i = warp; i < kGqaChunkPositions / kGqaStep; i += kGqaWarps) {
-      const int step = chunk * (kGqaChunkPositions / kGqaStep) + i;
-      if (step * kGqaStep < end && (step + 1) * kGqaStep > begin)
-        gqa_step<kHeadDim>(p, t, st, q, step, scale, sm->slots[warp],
-                           shared_address(sm->values[warp]));
-    }
+    // The warp's first step that is not wholly before what the tile sees.
+    constexpr int kSteps = kGqaChunkPositions / kGqaStep;
+    int first = chunk * kSteps + warp;
+    while ((first + 1) * kGqaStep <= begin) first += kGqaWarps;
+    gqa_steps<kHeadDim>(
+        p, t, st, q, first, min((chunk + 1) * kSteps, (end + kGqaStep - 1) / kGqaStep), scale,
+        sm->slots[warp], shared_address(sm->keys[warp]), shared_address(sm->values[warp]));
     __syncthreads();
     gqa_store_partial(st, &sm->partial[warp]);
     __syncthreads();
