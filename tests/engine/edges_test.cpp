@@ -227,6 +227,31 @@ TEST(EdgesTest, EqualPromptsInOneStepEqualOneAlone) {
   }
 }
 
+// A prompt cancelled or put back between two chunks: the next one finds what was computed, no more.
+TEST(EdgesTest, AnUnfinishedPromptSharesOnlyWhatItComputed) {
+  auto reference = make_tiny_engine({.speculative = plain()});
+  const Request request = request_of(prompt_of(250), 20);
+  const std::vector<std::int32_t> expected = run(*reference, request).tokens;
+  for (const int steps : {1, 2, 3})
+    for (const bool cancelled : {true, false}) {
+      auto engine = make_tiny_engine({.speculative = tree(8),
+                                      .max_num_batched_tokens = 64,
+                                      .enable_prefix_caching = true,
+                                      .prefix_cache_exact = true});
+      Finished first;
+      const RequestId id = add(*engine, request, first);
+      for (int step = 0; step < steps; ++step) engine->step();
+      EXPECT_TRUE(cancelled ? engine->cancel(id) : engine->preempt(id));
+      const Finished second = run(*engine, request);
+      EXPECT_EQ(second.tokens, expected) << steps << " chunks";
+      if (cancelled) {
+        EXPECT_EQ(second.stats.num_cached_tokens, 64 * steps);
+      } else {
+        EXPECT_EQ(first.tokens, expected) << steps << " chunks, then preempted";
+      }
+    }
+}
+
 // Chats that come back with the answer in their prompt, as it was or as another tokenisation would
 // have it, and that branch off again: each turn equals a cold engine's, and drafts as well.
 TEST(EdgesTest, TurnsOfAChatEqualColdOnes) {
