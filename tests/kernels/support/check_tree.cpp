@@ -14,13 +14,13 @@ namespace coppice::kernels::checks {
 namespace {
 
 struct DeviceTrees {
-  DeviceTrees(int num_seqs, int max_nodes)
-      : tokens(static_cast<size_t>(num_seqs) * (max_nodes + 1)),
+  DeviceTrees(int num_seqs, int nodes)
+      : tokens(static_cast<size_t>(num_seqs) * static_cast<size_t>(nodes + 1)),
         parents(tokens.size()),
         depths(tokens.size()),
         scores(tokens.size()),
-        counts(num_seqs),
-        max_nodes(max_nodes) {}
+        counts(static_cast<size_t>(num_seqs)),
+        max_nodes(nodes) {}
   TreeArrays arrays() const {
     return {tokens.get(), parents.get(), depths.get(), scores.get(), counts.get(), max_nodes};
   }
