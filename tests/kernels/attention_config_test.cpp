@@ -1,0 +1,106 @@
+// Host choices of the attention and norm kernels: what a result's bits follow from must depend on
+// positions and shapes alone, and everything must fit the space set aside for it.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "kernels/gqa/gqa_attention_config.h"
+#include "kernels/mla/mla_attention_config.h"
+#include "kernels/norm/rms_norm_config.h"
+
+namespace coppice::kernels {
+namespace {
+
+constexpr int kMaxPositions = 262144;
+
+int log2_steps(const MlaChunkTable& table, int position) {
+  for (int i = 0; i < 3; i++)
+    if (position < table.until[i]) return table.log2_steps[i];
+  return table.log2_steps[3];
+}
+
+TEST(MlaConfig, ChunksGrowWithThePositionAndFitTheCombineKernel) {
+  for (int heads : {1, 4, 8, 16, 17, 32, 64}) {
+    const MlaChunkTable table = mla_chunk_table(heads);
+    int previous = 0;
+    for (int position = 0; position < kMaxPositions; position += kMlaStepPositions) {
+      const int steps = log2_steps(table, position);
+      ASSERT_GE(steps, previous) << heads << " heads, position " << position;
+      previous = steps;
+      // 512: the chunks of one tile that mla_combine can list.
+      ASSERT_LE(position / kMlaStepPositions >> steps, 511) << heads << " heads";
+    }
+  }
+}
+
+TEST(MlaConfig, ThresholdsLieOnChunkBoundaries) {
+  for (int heads : {8, 64}) {
+    const MlaChunkTable table = mla_chunk_table(heads);
+    for (int i = 0; i < 3; i++)
+      EXPECT_EQ(table.until[i] % (kMlaStepPositions << table.log2_steps[i + 1]), 0);
+  }
+}
+
+TEST(MlaConfig, PaddedHeadsDivideATile) {
+  for (int heads = 1; heads <= kMlaTileRows; heads++) {
+    const int padded = mla_padded_heads(heads);
+    EXPECT_GE(padded, heads);
+    EXPECT_EQ(padded % 8, 0);
+    EXPECT_EQ(kMlaTileRows % padded, 0);
+    EXPECT_TRUE(padded == 8 || padded / 2 < heads);
+  }
+}
+
+TEST(MlaConfig, OnlyTheLargeShapeUsesTensorCores) {
+  EXPECT_TRUE(mla_uses_tensor_cores(8, 512, 64));
+  EXPECT_TRUE(mla_uses_tensor_cores(64, 512, 64));
+  EXPECT_FALSE(mla_uses_tensor_cores(128, 512, 64));
+  EXPECT_FALSE(mla_uses_tensor_cores(8, 128, 32));
+}
+
+TEST(MlaConfig, WorkspacePartsAreApartAndAligned) {
+  for (int rows : {1, 17, 1024})
+    for (int max_path : {1, 16, 64, 65}) {
+      const MlaWorkspaceLayout l = mla_workspace_layout(rows, max_path, 132);
+      const std::vector<size_t> parts = {l.header, l.ctas,       l.tiles, l.tile_of_row,
+                                         l.passes, l.slot_stats, l.slots, l.total};
+      for (size_t i = 0; i + 1 < parts.size(); i++) EXPECT_LT(parts[i], parts[i + 1]);
+      for (size_t part : parts) EXPECT_EQ(part % 256, 0u);
+      // Tail steps of a tile: the longest path from any offset in a step, table lengths that differ
+      // by up to seven inside a tile.
+      EXPECT_GE(l.passes_per_row, (max_path + 7 + kMlaStepPositions - 1) / kMlaStepPositions + 1);
+      EXPECT_GE(l.total - l.slots, size_t{132} * kMlaSlotsPerCta * kMlaTileRows * 512 * 2);
+    }
+}
+
+TEST(GqaConfig, GroupsPadToPowersOfTwo) {
+  EXPECT_EQ(gqa_padded_group(9, 3), 4);
+  EXPECT_EQ(gqa_padded_group(8, 8), 1);
+  EXPECT_EQ(gqa_padded_group(32, 8), 4);
+  EXPECT_EQ(gqa_padded_group(16, 1), 16);
+}
+
+TEST(GqaConfig, SplitsNeverExceedTheChunksNorTheWorkspace) {
+  for (int rows : {1, 2, 17, 65, 1024})
+    for (int kv_heads : {1, 3, 8})
+      for (int length : {1, 511, 512, 513, 8192, 40960}) {
+        const int splits = gqa_splits(rows, kv_heads, length);
+        EXPECT_GE(splits, 1);
+        EXPECT_LE(splits, gqa_max_chunks(length));
+        EXPECT_TRUE(splits == 1 || rows * kv_heads <= kGqaSplitPairs);
+      }
+  EXPECT_EQ(gqa_max_chunks(0), 1);
+  EXPECT_EQ(gqa_max_chunks(kGqaChunkPositions + 1), 2);
+}
+
+TEST(NormConfig, ThreadsAreWholeWarpsAndAVectorEach) {
+  for (int hidden : {8, 128, 256, 512, 576, 1536, 7168, 8192, 18432, 65536}) {
+    const int threads = rms_norm_threads(hidden);
+    EXPECT_EQ(threads % 32, 0);
+    EXPECT_LE(threads, 1024);
+    EXPECT_TRUE(hidden > 8192 || threads * 8 >= hidden);
+  }
+}
+
+}  // namespace
+}  // namespace coppice::kernels
