@@ -76,6 +76,27 @@ TEST(HttpServerTest, AnswersAndKeepsTheConnection) {
   }
 }
 
+// A piece that comes while the one before is being written must not wait for a third one.
+TEST(HttpServerTest, LastPieceNeverWaits) {
+  std::vector<std::thread> writers;
+  HttpServer server(any_port(), [&](const HttpRequest&, std::shared_ptr<HttpResponder> responder) {
+    writers.emplace_back([responder] {
+      responder->begin_stream(200, "text/event-stream");
+      responder->write("a");
+      const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(20);
+      while (std::chrono::steady_clock::now() < until) {
+      }
+      responder->end();
+    });
+  });
+  for (int i = 0; i < 300; ++i) {
+    Client client(server.port());
+    client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    ASSERT_TRUE(client.read_until("0\r\n\r\n").ends_with("0\r\n\r\n")) << i;
+  }
+  for (std::thread& writer : writers) writer.join();
+}
+
 TEST(HttpServerTest, StreamsPiecesFromAnotherThread) {
   std::vector<std::thread> writers;
   HttpServer server(any_port(), [&](const HttpRequest&, std::shared_ptr<HttpResponder> responder) {

@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""Runs `coppice serve` as a user would: the guide's command lines, signals, mistakes.
+
+usage: test_serve_cli.py COPPICE_BINARY      (exit 77 when models/tiny-k2 is absent)
+"""
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MODEL, DRAFTER = ROOT / "models/tiny-k2", ROOT / "models/tiny-k2-dflash"
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def get(port, path, body=None, headers=None):
+    """Status and body; 0 while nobody listens."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, headers or {})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except (urllib.error.URLError, ConnectionError):
+        return 0, ""
+
+
+class Serve:
+    """A running server; its log is read once it has ended."""
+
+    def __init__(self, binary, *flags, environment=None):
+        self.port = free_port()
+        self.process = subprocess.Popen(
+            [binary, "serve", *flags, "--port", str(self.port), "--max-model-len", "1024"],
+            stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
+        self.seen = set()
+        deadline = time.time() + 60
+        while time.time() < deadline and self.process.poll() is None:
+            status, _ = get(self.port, "/health")
+            self.seen.add(status)
+            if status == 200:
+                return
+            time.sleep(0.01)
+        raise SystemExit("never became healthy:\n" + (self.process.stderr.read() or ""))
+
+    def stop(self, *signals):
+        for number in signals or (signal.SIGTERM,):
+            self.process.send_signal(number)
+            time.sleep(0.2)
+        log = self.process.communicate(timeout=60)[1]
+        return self.process.returncode, log
+
+
+def check(holds, what):
+    if not holds:
+        raise SystemExit(f"FAILED: {what}")
+    print("ok:", what)
+
+
+def test_guide_lines(binary):
+    server = Serve(binary, str(MODEL), "-tp", "8", "--mm-encoder-tp-mode", "data", "--trust-remote-code",
+                   "--tool-call-parser", "kimi_k2", "--reasoning-parser", "kimi_k2")
+    check(503 in server.seen, "the port answers 503 while the model loads")
+    code, log = server.stop()
+    check(code == 0, "vLLM's command line of the K2.5 guide")
+    check("--trust-remote-code has no effect" in log, "one warning for a flag without meaning")
+    for line in ("Starting Coppice server on http://127.0.0.1:", "GPU KV cache size:", "Maximum concurrency for",
+                 "Available routes are:", "Application startup complete."):
+        check(line in log, f"log line: {line}")
+    server = Serve(binary, "--model-path", str(MODEL), "--tp", "8", "--trust-remote-code", "--tool-call-parser",
+                   "kimi_k2", "--reasoning-parser", "kimi_k2")
+    check(server.stop()[0] == 0, "SGLang's command line of the K2.5 guide")
+
+
+def test_keys_and_environment(binary):
+    server = Serve(binary, str(MODEL), "--host", "127.0.0.1", environment={
+        "VLLM_API_KEY": "secret", "COPPICE_SERVED_MODEL_NAME": "named", "COPPICE_MAX_NUM_SEQS": "3"})
+    check(get(server.port, "/v1/models")[0] == 401, "VLLM_API_KEY guards")
+    status, body = get(server.port, "/v1/models", headers={"Authorization": "Bearer secret"})
+    check(status == 200 and json.loads(body)["data"][0]["id"] == "named", "COPPICE_SERVED_MODEL_NAME")
+    info = json.loads(get(server.port, "/server_info", headers={"x-api-key": "secret"})[1])
+    check(info["flags"]["max_num_seqs"] == 3, "COPPICE_MAX_NUM_SEQS")
+    code, log = server.stop()
+    check(code == 0 and "secret" not in log, "the key is not logged")
+
+
+def test_drain(binary):
+    server = Serve(binary, str(MODEL), "--spec-model", str(DRAFTER), "--ddtree-budget", "8")
+    answers = []
+
+    def stream():
+        answers.append(get(server.port, "/v1/completions", {
+            "prompt": "def f", "max_tokens": 300, "ignore_eos": True, "stream": True, "temperature": 0}))
+
+    threads = [threading.Thread(target=stream) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    while json.loads(get(server.port, "/load")[1])["server_load"] < 8:
+        time.sleep(0.01)
+    server.process.send_signal(signal.SIGTERM)
+    for thread in threads:
+        thread.join()
+    server.process.communicate(timeout=60)
+    check(server.process.returncode == 0, "SIGTERM ends with exit code 0")
+    check(len(answers) == 8 and all(text.endswith("data: [DONE]\n\n") and "length" in text for _, text in answers),
+          "every stream was finished after SIGTERM")
+
+
+def test_mistakes(binary):
+    def run(*flags):
+        return subprocess.run([binary, "serve", *flags], capture_output=True, text=True, timeout=60)
+
+    result = run(str(MODEL), "--max-model-length", "5")
+    check(result.returncode == 2 and "did you mean --max-model-len?" in result.stderr, "did you mean")
+    check(run("no/such/model").returncode == 4, "a model that is not there")
+    result = run(str(MODEL), "--kv-cache-dtype", "fp8")
+    check(result.returncode == 5 and "--kv-cache-dtype" in result.stderr, "fp8 cache is refused with the reason")
+    check(run("--help").returncode == 0, "--help")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        result = run(str(MODEL), "--port", str(taken.getsockname()[1]))
+        check(result.returncode == 7 and "cannot listen" in result.stderr, "a port that is taken")
+
+
+def main():
+    if not (MODEL / "config.json").exists():
+        print("models/tiny-k2 is absent")
+        sys.exit(77)
+    binary = sys.argv[1]
+    for test in (test_guide_lines, test_keys_and_environment, test_drain, test_mistakes):
+        test(binary)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+// The engine's thread: queue limits, loading, cancelling, draining, health.
+#include "server/engine_loop.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+
+#include "tests/server/support/tiny_server.h"
+
+namespace coppice {
+namespace {
+
+using testing::eventually;
+
+EngineConfig tiny_engine() {
+  EngineConfig config = testing::tiny_options().engine;
+  config.max_num_seqs = 2;
+  config.enable_prefix_caching = false;  // so that no block stays used
+  return config;
+}
+
+EngineLoop::Loader tiny_loader() {
+  return [](const LoadProgress& progress) { return Engine::load(tiny_engine(), progress); };
+}
+
+// What a submission saw.
+struct Seen {
+  std::atomic<int> outputs{0}, ends{0}, failures{0};
+  std::atomic<int> status{0};
+};
+
+Submission request(const std::shared_ptr<Seen>& seen, std::int64_t max_tokens) {
+  Submission submission;
+  submission.request.prompt_token_ids = {300, 301, 302};
+  submission.request.sampling.temperature = 0;
+  submission.request.sampling.max_tokens = max_tokens;
+  submission.request.sampling.ignore_eos = true;
+  submission.on_output = [seen](const RequestOutput& output) -> std::optional<std::int64_t> {
+    ++seen->outputs;
+    if (output.end_reason != EndReason::kNone) ++seen->ends;
+    return std::nullopt;
+  };
+  submission.on_failure = [seen](const ApiError& error) {
+    ++seen->failures;
+    seen->status = error.status();
+  };
+  return submission;
+}
+
+std::vector<Submission> one(const std::shared_ptr<Seen>& seen, std::int64_t max_tokens) {
+  std::vector<Submission> list;
+  list.push_back(request(seen, max_tokens));
+  return list;
+}
+
+int status_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const ApiError& error) {
+    return error.status();
+  }
+  return 0;
+}
+
+class EngineLoopTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!testing::has_tiny_model()) GTEST_SKIP() << "models/tiny-k2 is absent";
+  }
+};
+
+TEST(EngineLoopLoadingTest, TellsPhaseAndPercentAndRefuses) {
+  std::promise<void> go;
+  EngineLoop loop({}, [&](const LoadProgress& progress) -> std::unique_ptr<Engine> {
+    progress(30, 100);
+    go.get_future().wait();
+    throw Error(ErrorKind::kBadFile, "model.safetensors: damaged");
+  });
+  ASSERT_TRUE(eventually([&] { return loop.status().progress > 0; }));
+  const EngineStatus loading = loop.status();
+  EXPECT_EQ(loading.state, EngineState::kLoading);
+  EXPECT_EQ(loading.phase, "loading weights");
+  EXPECT_DOUBLE_EQ(loading.progress, 0.3);
+  EXPECT_FALSE(loading.ready());
+  const auto seen = std::make_shared<Seen>();
+  EXPECT_EQ(status_of([&] { loop.submit(one(seen, 1)); }), 503);
+  go.set_value();
+  ASSERT_TRUE(eventually([&] { return loop.status().state == EngineState::kFailed; }));
+  EXPECT_EQ(loop.status().failure, "model.safetensors: damaged");
+  EXPECT_EQ(status_of([&] { loop.submit(one(seen, 1)); }), 503);
+}
+
+TEST_F(EngineLoopTest, RefusesMoreThanTheQueueHoldsAndLosesNone) {
+  EngineLoop loop({.max_queued_requests = 3, .max_num_seqs = 2}, tiny_loader());
+  ASSERT_TRUE(eventually([&] { return loop.status().ready(); }));
+  const auto seen = std::make_shared<Seen>();
+  int accepted = 0, refused = 0;
+  for (int i = 0; i < 50; ++i) {
+    const int status = status_of([&] { loop.submit(one(seen, 40)); });
+    accepted += status == 0 ? 1 : 0;
+    refused += status == 429 ? 1 : 0;
+  }
+  EXPECT_GE(accepted, 5);
+  EXPECT_GT(refused, 0);
+  EXPECT_EQ(accepted + refused, 50);
+  ASSERT_TRUE(eventually([&] { return seen->ends == accepted; }));
+  ASSERT_TRUE(eventually([&] { return loop.status().in_flight == 0; }));
+  EXPECT_EQ(seen->failures, 0);
+}
+
+TEST_F(EngineLoopTest, CancelFreesTheCache) {
+  EngineLoop loop({.max_num_seqs = 2}, tiny_loader());
+  ASSERT_TRUE(eventually([&] { return loop.status().ready(); }));
+  for (int i = 0; i < 30; ++i) {
+    const auto seen = std::make_shared<Seen>();
+    const std::vector<Ticket> tickets = loop.submit(one(seen, 900));
+    if (i % 3 != 0) {
+      ASSERT_TRUE(eventually([&] { return seen->outputs > i % 5; }));
+    }
+    loop.cancel(tickets);
+    ASSERT_TRUE(eventually([&] { return loop.status().in_flight == 0; }));
+    EXPECT_EQ(seen->ends, 0);
+  }
+  EXPECT_TRUE(eventually([&] { return loop.status().metrics.num_kv_blocks_used == 0; }));
+}
+
+TEST_F(EngineLoopTest, FaultsOfARequestAreItsOwn) {
+  EngineLoop loop({.max_num_seqs = 2}, tiny_loader());
+  ASSERT_TRUE(eventually([&] { return loop.status().ready(); }));
+  const auto good = std::make_shared<Seen>(), bad = std::make_shared<Seen>();
+  for (int i = 0; i < 20; ++i) {
+    loop.submit(one(bad, 100000));  // above max_model_len
+    loop.submit(one(good, 3));
+  }
+  EXPECT_TRUE(eventually([&] { return good->ends == 20 && bad->failures == 20; }));
+  EXPECT_EQ(bad->status, 400);
+  EXPECT_TRUE(eventually([&] { return loop.status().in_flight == 0; }));
+}
+
+TEST_F(EngineLoopTest, DrainFinishesWhatRunsAndRefusesTheRest) {
+  EngineLoop loop({.max_num_seqs = 2}, tiny_loader());
+  ASSERT_TRUE(eventually([&] { return loop.status().ready(); }));
+  const auto seen = std::make_shared<Seen>();
+  for (int i = 0; i < 6; ++i) loop.submit(one(seen, 50));
+  auto drained =
+      std::async(std::launch::async, [&] { return loop.drain(std::chrono::seconds(60)); });
+  ASSERT_TRUE(eventually([&] { return loop.status().state == EngineState::kDraining; }));
+  EXPECT_FALSE(loop.status().ready());
+  EXPECT_EQ(status_of([&] { loop.submit(one(seen, 1)); }), 503);
+  EXPECT_TRUE(drained.get());
+  EXPECT_EQ(seen->ends, 6);
+}
+
+TEST_F(EngineLoopTest, DrainFailsWhatIsLeftInTime) {
+  EngineLoop loop({.max_num_seqs = 2}, tiny_loader());
+  ASSERT_TRUE(eventually([&] { return loop.status().ready(); }));
+  const auto seen = std::make_shared<Seen>();
+  for (int i = 0; i < 6; ++i) loop.submit(one(seen, 1000));
+  EXPECT_FALSE(loop.drain(std::chrono::milliseconds(1)));
+  EXPECT_EQ(seen->ends + seen->failures, 6);
+  EXPECT_GT(seen->failures, 0);
+  EXPECT_EQ(seen->status, 503);
+}
+
+TEST_F(EngineLoopTest, StuckEngineIsNotReadyWhileWorkWaits) {
+  EngineLoop loop({.max_num_seqs = 2, .stuck_after = std::chrono::milliseconds(50)}, tiny_loader());
+  ASSERT_TRUE(eventually([&] { return loop.status().ready(); }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(120));
+  EXPECT_TRUE(loop.status().ready()) << "idle is not stuck";
+  std::promise<void> go;
+  const auto held = go.get_future().share();
+  ASSERT_TRUE(loop.run([held](Engine&) { held.wait(); }));
+  const auto seen = std::make_shared<Seen>();
+  loop.submit(one(seen, 3));
+  EXPECT_TRUE(eventually([&] { return loop.status().stuck; }));
+  EXPECT_FALSE(loop.status().ready());
+  EXPECT_GT(loop.status().step_age_s, 0.05);
+  go.set_value();
+  EXPECT_TRUE(eventually([&] { return seen->ends == 1; }));
+  EXPECT_TRUE(eventually([&] { return loop.status().ready(); }));
+}
+
+}  // namespace
+}  // namespace coppice
