@@ -89,7 +89,7 @@ def messages(anthropic, port):
     client = anthropic.Anthropic(base_url=f"http://127.0.0.1:{port}", api_key="x", max_retries=0)
     tool = {"name": "get_weather", "description": "Get the weather",
             "input_schema": TOOL["function"]["parameters"]}
-    question = dict(model="tiny", max_tokens=200, temperature=0, tools=[tool],
+    question = dict(model="tiny", max_tokens=200, tools=[tool], extra_body={"temperature": 0},
                     messages=[{"role": "user", "content": "What is the weather in Oslo?"}])
     whole = client.messages.create(**question)
     use = [block for block in whole.content if block.type == "tool_use"][0]

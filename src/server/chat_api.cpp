@@ -284,31 +284,23 @@ void answer_nothing(ChatClient& client, std::int64_t num_prompt_tokens) {
   client.on_end();
 }
 
-struct Prepared {
-  ChatRequest request;
-  ChatPrompt prompt;
-};
+}  // namespace
 
-Prepared prepare(const ApiContext& context, const std::string& text) {
+PreparedChat prepare_chat(const ApiContext& context, const Json& document) {
   const ServedModel& model = *context.generation.model;
-  const Json document = parse_body(text);
   const JsonField body(document, "request body", ErrorKind::kInvalidArgument);
-  Prepared prepared{.request = parse_chat_request(body, model), .prompt = {}};
+  PreparedChat prepared{.request = parse_chat_request(body, model), .prompt = {}};
   prepared.prompt = render_chat(prepared.request, model);
   settle_length(prepared.request.common, prepared.prompt.token_ids, std::nullopt, model,
                 "messages");
   return prepared;
 }
 
-}  // namespace
-
-void chat_completions(const ApiContext& context, const HttpRequest& request,
-                      std::shared_ptr<HttpResponder> responder) {
-  auto [chat, prompt] = prepare(context, request.body);
-  const CommonRequest& common = chat.common;
+std::vector<GenerationChoice> chat_choices(const PreparedChat& prepared) {
+  const CommonRequest& common = prepared.request.common;
   std::vector<GenerationChoice> choices;
   for (std::int64_t i = 0; i < common.n; ++i) {
-    GenerationChoice choice{.request = {.prompt_token_ids = prompt.token_ids,
+    GenerationChoice choice{.request = {.prompt_token_ids = prepared.prompt.token_ids,
                                         .sampling = common.sampling,
                                         .ddtree_budget = common.ddtree_budget,
                                         .cache_salt = common.cache_salt},
@@ -317,17 +309,24 @@ void chat_completions(const ApiContext& context, const HttpRequest& request,
     choice.request.sampling.stop.clear();
     choices.push_back(std::move(choice));
   }
-  const auto length = std::ssize(prompt.token_ids);
-  const bool nothing = common.sampling.max_tokens == 0;
-  const auto client =
-      std::make_shared<ChatClient>(context, std::move(chat), std::move(prompt), responder);
+  return choices;
+}
+
+void chat_completions(const ApiContext& context, const HttpRequest& request,
+                      std::shared_ptr<HttpResponder> responder) {
+  PreparedChat prepared = prepare_chat(context, parse_body(request.body));
+  std::vector<GenerationChoice> choices = chat_choices(prepared);
+  const auto length = std::ssize(prepared.prompt.token_ids);
+  const bool nothing = prepared.request.common.sampling.max_tokens == 0;
+  const auto client = std::make_shared<ChatClient>(context, std::move(prepared.request),
+                                                   std::move(prepared.prompt), responder);
   if (nothing) return answer_nothing(*client, length);
   generate(context.generation, std::move(choices), client, *responder);
 }
 
 void render_chat_completions(const ApiContext& context, const HttpRequest& request,
                              HttpResponder& responder) {
-  const auto [chat, prompt] = prepare(context, request.body);
+  const auto [chat, prompt] = prepare_chat(context, parse_body(request.body));
   Json ids = Json::array();
   for (const std::int32_t id : prompt.token_ids) ids.push_back(id);
   send_json(responder, Json::object({{"prompt", prompt.text},

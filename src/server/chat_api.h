@@ -16,6 +16,16 @@ struct ApiContext {
   bool reasoning_content = true;  // also under SGLang's and Moonshot's name
 };
 
+// A chat request ready for the engine.
+struct PreparedChat {
+  ChatRequest request;
+  ChatPrompt prompt;
+};
+// From the body of /v1/chat/completions. Throws Error for what is wrong with it.
+PreparedChat prepare_chat(const ApiContext& context, const Json& document);
+// One choice for each of n.
+std::vector<GenerationChoice> chat_choices(const PreparedChat& prepared);
+
 // Throws Error for what is wrong with the request; everything later goes to the responder.
 void chat_completions(const ApiContext& context, const HttpRequest& request,
                       std::shared_ptr<HttpResponder> responder);

@@ -8,6 +8,8 @@
 #include "server/completion_api.h"
 #include "server/event_stream.h"
 #include "server/info_api.h"
+#include "server/messages_api.h"
+#include "server/responses_api.h"
 #include "server/stats_log.h"
 #include "server/tokenize_api.h"
 
@@ -172,6 +174,18 @@ void Server::Impl::add_api_routes() {
   router.add("POST", "/v1/completions", guarded,
              [this](const HttpRequest& request, std::string_view, const Responder& r) {
                completions(context(), request, r);
+             });
+  router.add("POST", "/v1/responses", guarded,
+             [this](const HttpRequest& request, std::string_view, const Responder& r) {
+               responses(context(), request, r);
+             });
+  router.add("POST", "/v1/messages", guarded,
+             [this](const HttpRequest& request, std::string_view, const Responder& r) {
+               messages(context(), request, r);
+             });
+  router.add("POST", "/v1/messages/count_tokens", guarded,
+             [this](const HttpRequest& request, std::string_view, const Responder& r) {
+               count_message_tokens(context(), request, *r);
              });
   router.add("POST", "/tokenize", guarded,
              [this](const HttpRequest& request, std::string_view, const Responder& r) {

@@ -1,0 +1,114 @@
+#include "server/responses_request.h"
+
+#include "server/api_error.h"
+
+namespace coppice {
+namespace {
+
+// Function calls, reasoning and text of one turn are items of their own; here they join.
+class TurnBuilder {
+ public:
+  void add(const JsonField& item) {
+    if (item.value().is_string()) return add_message("user", item.value());
+    const auto type = item.get("type", "message");
+    if (type == "message") {
+      add_message(item.get<std::string>("role"), item.at("content").value());
+    } else if (type == "function_call") {
+      add_call(item);
+    } else if (type == "function_call_output") {
+      const Json& output = item.at("output").value();
+      messages_.push_back(Json::object({{"role", "tool"},
+                                        {"tool_call_id", item.get<std::string>("call_id")},
+                                        {"content", output}}));
+    } else if (type == "reasoning") {
+      add_reasoning(item);
+    } else {
+      throw ApiError(400, item.path() + ": items of type '" + type + "' are not supported",
+                     item.path());
+    }
+  }
+  void add_message(const std::string& role, const Json& content) {
+    if (role == "assistant" && is_open_turn()) {
+      messages_.as_array().back()["content"] = content;
+      return;
+    }
+    messages_.push_back(Json::object({{"role", role}, {"content", content}}));
+  }
+  Json take() { return std::move(messages_); }
+
+ private:
+  // An assistant message that has neither text nor calls yet.
+  bool is_open_turn() const {
+    if (messages_.size() == 0) return false;
+    const Json& last = messages_.as_array().back();
+    return *last.find("role") == Json("assistant") && last.find("content") == nullptr &&
+           last.find("tool_calls") == nullptr;
+  }
+  bool is_assistant_turn() const {
+    return messages_.size() > 0 && *messages_.as_array().back().find("role") == Json("assistant");
+  }
+  void add_call(const JsonField& item) {
+    if (!is_assistant_turn()) messages_.push_back(Json::object({{"role", "assistant"}}));
+    messages_.as_array().back()["tool_calls"].push_back(
+        Json::object({{"id", item.get<std::string>("call_id")},
+                      {"type", "function"},
+                      {"function", Json::object({{"name", item.get<std::string>("name")},
+                                                 {"arguments", item.get("arguments", "{}")}})}}));
+  }
+  void add_reasoning(const JsonField& item) {
+    std::string text;
+    if (const auto content = item.find("content"))
+      for (const JsonField& part : content->elements()) text += part.get("text", "");
+    messages_.push_back(Json::object({{"role", "assistant"}, {"reasoning_content", text}}));
+  }
+
+  Json messages_ = Json::array();
+};
+
+Json chat_tools(const JsonField& tools) {
+  Json list = Json::array();
+  for (const JsonField& tool : tools.elements()) {
+    const auto type = tool.get<std::string>("type");
+    if (type != "function")
+      throw ApiError(400, tool.path() + ": tools of type '" + type + "' are not supported",
+                     tool.path());
+    Json function = Json::object();
+    for (const char* key : {"name", "description", "parameters", "strict"})
+      if (const auto field = tool.find(key)) function[key] = field->value();
+    list.push_back(Json::object({{"type", "function"}, {"function", std::move(function)}}));
+  }
+  return list;
+}
+
+}  // namespace
+
+Json chat_body_of_response(const JsonField& body) {
+  for (const char* key : {"previous_response_id", "conversation", "prompt"})
+    if (body.has(key))
+      throw ApiError(400, std::string(key) + ": this server stores no responses; send all input",
+                     key);
+  if (body.get<bool>("background", false))
+    throw ApiError(501, "background: responses are not run in the background", "background");
+  TurnBuilder turns;
+  if (const auto instructions = body.find("instructions"))
+    turns.add_message("system", instructions->value());
+  const JsonField input = body.at("input");
+  if (input.value().is_string())
+    turns.add_message("user", input.value());
+  else
+    for (const JsonField& item : input.elements()) turns.add(item);
+  Json chat = Json::object({{"messages", turns.take()}});
+  for (const char* key : {"model", "temperature", "top_p", "top_k", "stream", "seed", "stop",
+                          "tool_choice", "chat_template_kwargs", "ddtree_budget", "cache_salt"})
+    if (const auto field = body.find(key)) chat[key] = field->value();
+  if (const auto limit = body.find("max_output_tokens")) chat["max_tokens"] = limit->value();
+  if (const auto tools = body.find("tools"); tools && tools->value().size() > 0)
+    chat["tools"] = chat_tools(*tools);
+  if (const auto reasoning = body.find("reasoning"))
+    if (const auto effort = reasoning->find("effort")) chat["reasoning_effort"] = effort->value();
+  if (const auto text = body.find("text"))
+    if (const auto format = text->find("format")) chat["response_format"] = format->value();
+  return chat;
+}
+
+}  // namespace coppice
