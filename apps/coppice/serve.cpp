@@ -1,4 +1,7 @@
 // coppice serve MODEL: opens the port at once, loads, answers until a signal, drains.
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <ctime>
@@ -6,6 +9,7 @@
 #include "base/log.h"
 #include "progress_bar.h"
 #include "serve_flags.h"
+#include "server/service_notify.h"
 #include "server/stats_log.h"
 #include "verbs.h"
 
@@ -35,6 +39,14 @@ std::string with_commas(std::int64_t value) {
   for (int at = static_cast<int>(text.size()) - 3; at > 0; at -= 3)
     text.insert(static_cast<std::size_t>(at), ",");
   return text;
+}
+
+// Every client is a file: the soft limit is often 1024.
+void raise_file_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 void log_address(const ServeFlags& flags, const Server& server) {
@@ -81,8 +93,11 @@ bool load(Server& server) {
 void answer(const ServeFlags& flags, Server& server) {
   constexpr std::chrono::seconds kStatsInterval{10};
   auto last_stats = Clock::now();
-  while (wait_for_signal(500) == 0) {
+  const long watchdog_ms = watchdog_interval_ms();
+  service_notify("READY=1");
+  while (wait_for_signal(watchdog_ms > 0 ? std::min(watchdog_ms, 500L) : 500) == 0) {
     const EngineStatus status = server.status();
+    if (watchdog_ms > 0 && status.ready()) service_notify("WATCHDOG=1");
     if (status.state == EngineState::kFailed) {
       wait_for_signal(500);  // the failed requests' answers leave
       throw Error(ErrorKind::kUnavailable, "the engine has failed: " + status.failure);
@@ -100,6 +115,7 @@ int run_serve(int argc, char** argv) {
   const sigset_t signals = stop_signals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
+  raise_file_limit();
   ServeFlags flags;
   if (const std::optional<int> code = flags.parse(argc, argv)) return *code;
 
@@ -112,6 +128,7 @@ int run_serve(int argc, char** argv) {
   if (!load(server)) return 0;
   answer(flags, server);
 
+  service_notify("STOPPING=1");
   log_info("Shutting down: waiting for running requests");
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);  // a second signal ends the process at once
   const bool complete =

@@ -62,6 +62,15 @@ std::vector<std::string> read_origins(const std::string& text) {
       .as<std::vector<std::string>>();
 }
 
+LogLevel parse_log_level(const std::string& name) {
+  if (name == "debug" || name == "trace") return LogLevel::kDebug;
+  if (name == "info") return LogLevel::kInfo;
+  if (name == "warning" || name == "warn") return LogLevel::kWarning;
+  if (name == "error" || name == "critical") return LogLevel::kError;
+  throw Error(ErrorKind::kInvalidArgument,
+              "--log-level " + name + ": must be debug, info, warning or error");
+}
+
 bool is_loopback(const std::string& host) {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
@@ -150,6 +159,7 @@ std::optional<int> ServeFlags::parse(int argc, char** argv) {
     throw Error(ErrorKind::kInvalidArgument, error.what());
   }
   use_server_log_format(log_format == "json");
+  set_log_level(parse_log_level(log_level));
   for (const std::string& warning : given.warnings) log_warning(warning);
   finish();
   return std::nullopt;
@@ -185,6 +195,7 @@ void ServeFlags::finish() {
     engine.max_num_batched_tokens =
         parse_human_integer(max_batched_tokens, "--max-num-batched-tokens");
   engine.enable_prefix_caching = !no_prefix_caching;
+  server.log_requests = enable_log_requests;
   server.reasoning_content = !drop_reasoning_content;
   server.loop.stuck_after = std::chrono::milliseconds(static_cast<int>(stuck_after_s * 1000));
   if (const char* key = std::getenv("VLLM_API_KEY"); key != nullptr && api_keys.empty())

@@ -9,6 +9,7 @@
 #include "server/event_stream.h"
 #include "server/info_api.h"
 #include "server/messages_api.h"
+#include "server/openapi.h"
 #include "server/responses_api.h"
 #include "server/stats_log.h"
 #include "server/tokenize_api.h"
@@ -40,6 +41,10 @@ struct Server::Impl {
     add_missing_routes();
     http = std::make_unique<HttpServer>(
         options.http, [this](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+          if (options.log_requests)
+            log_info("Received request " + request.method + " " + request.path + " from " +
+                     request.remote_address + ", " + std::to_string(request.body.size()) +
+                     " bytes");
           router.handle(request, responder);
         });
   }
@@ -127,6 +132,10 @@ void Server::Impl::add_info_routes() {
   router.add("GET", "/health/live", open,
              [this](const HttpRequest&, std::string_view, const Responder& r) {
                health_live(loop.status(), *r);
+             });
+  router.add("GET", "/openapi.json", guarded,
+             [this](const HttpRequest&, std::string_view, const Responder& r) {
+               send_json(*r, openapi_document(router.route_names(), options.version));
              });
   router.add("GET", "/version", open,
              [this](const HttpRequest&, std::string_view, const Responder& r) {

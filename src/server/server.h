@@ -23,6 +23,7 @@ struct ServerOptions {
   Json flags;  // shown by /server_info
   bool timings = false;
   bool reasoning_content = true;
+  bool log_requests = false;
   LoadProgress on_progress;  // may be empty; runs on the engine's thread
 };
 
