@@ -92,11 +92,13 @@ Json chat_body_of_response(const JsonField& body) {
   TurnBuilder turns;
   if (const auto instructions = body.find("instructions"))
     turns.add_message("system", instructions->value());
-  const JsonField input = body.at("input");
-  if (input.value().is_string())
-    turns.add_message("user", input.value());
+  const auto input = body.find("input");
+  if (!input)
+    turns.add_message("user", "");  // OpenAI's SDK may leave it out
+  else if (input->value().is_string())
+    turns.add_message("user", input->value());
   else
-    for (const JsonField& item : input.elements()) turns.add(item);
+    for (const JsonField& item : input->elements()) turns.add(item);
   Json chat = Json::object({{"messages", turns.take()}});
   for (const char* key : {"model", "temperature", "top_p", "top_k", "stream", "seed", "stop",
                           "tool_choice", "chat_template_kwargs", "ddtree_budget", "cache_salt"})

@@ -38,6 +38,7 @@ struct Server::Impl {
         stats(options.loop.max_num_seqs) {
     add_info_routes();
     add_api_routes();
+    documented_routes = router.route_names();
     add_missing_routes();
     http = std::make_unique<HttpServer>(
         options.http, [this](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
@@ -69,6 +70,7 @@ struct Server::Impl {
   ServedModelSlot model;
   mutable ServerMetrics metrics;
   HttpRouter router;
+  std::vector<std::string> documented_routes;  // all but those that only answer 501
 
   std::mutex mutex;
   std::condition_variable load_ended;
@@ -135,7 +137,7 @@ void Server::Impl::add_info_routes() {
              });
   router.add("GET", "/openapi.json", guarded,
              [this](const HttpRequest&, std::string_view, const Responder& r) {
-               send_json(*r, openapi_document(router.route_names(), options.version));
+               send_json(*r, openapi_document(documented_routes, options.version));
              });
   router.add("GET", "/version", open,
              [this](const HttpRequest&, std::string_view, const Responder& r) {
@@ -253,7 +255,7 @@ std::shared_ptr<const ServedModel> Server::model() const {
   return impl_->model.get();
 }
 std::vector<std::string> Server::route_names() const {
-  return impl_->router.route_names();
+  return impl_->documented_routes;
 }
 
 bool Server::wait_until_loaded(std::chrono::milliseconds timeout) {

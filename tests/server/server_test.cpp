@@ -125,6 +125,8 @@ TEST_F(ServerTest, InformationAndKeys) {
   EXPECT_EQ(ask(port, "GET", "/v1/models/org/second", "", key).status, 200);
   EXPECT_EQ(ask(port, "GET", "/v1/models/third", "", key).status, 404);
   ask(port, "POST", "/v1/completions", stream_of(20), key);
+  // The last chunk leaves before its step ends, and gauges are taken behind the step.
+  ASSERT_TRUE(eventually([&] { return server->status().metrics.num_finished == 1; }));
   const std::string metrics = ask(port, "GET", "/metrics", "", key).body;
   for (const char* line :
        {"vllm:num_requests_running{model_name=\"first\",engine=\"0\"} 0",
