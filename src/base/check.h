@@ -33,8 +33,8 @@ std::string concat(const Args&... args) {
 
 #define COPPICE_CHECK_OP(a, op, b)                                                       \
   do {                                                                                   \
-    const auto& check_a = (a);                                                           \
-    const auto& check_b = (b);                                                           \
+    const auto check_a = (a);                                                            \
+    const auto check_b = (b);                                                            \
     if (!(check_a op check_b)) [[unlikely]]                                              \
       ::coppice::check_failed(__FILE__, __LINE__, #a " " #op " " #b,                     \
                               ::coppice::detail::concat(check_a, " against ", check_b)); \
