@@ -12,13 +12,13 @@
 
 #include "kernels/common/bulk_copy.cuh"
 
-#define CHECK_CUDA(call)                                                                   \
-  do {                                                                                     \
-    const cudaError_t error_ = (call);                                                     \
-    if (error_ != cudaSuccess) {                                                           \
+#define CHECK_CUDA(call)                                                                     \
+  do {                                                                                       \
+    const cudaError_t error_ = (call);                                                       \
+    if (error_ != cudaSuccess) {                                                             \
       std::printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error_)); \
-      std::exit(1);                                                                        \
-    }                                                                                      \
+      std::exit(1);                                                                          \
+    }                                                                                        \
   } while (0)
 
 namespace lab {
@@ -157,8 +157,8 @@ __global__ void read_kernel(const uint8_t* from, int chunks, uint32_t* never) {
 inline double read_ceiling(const void* from, size_t bytes) {
   static auto* never = device_array<uint32_t>(1);
   constexpr int kShared = 6 * 32768 + 64;
-  CHECK_CUDA(cudaFuncSetAttribute(read_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  kShared));
+  CHECK_CUDA(
+      cudaFuncSetAttribute(read_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
   const int chunks = static_cast<int>(bytes / 32768);
   const float us = time_graph(
       [&](cudaStream_t stream) {

@@ -18,20 +18,14 @@ struct Shape {
   bool out_is_float;
 };
 // Kimi-K2.6 on one of eight ranks, then shapes of the small model.
-constexpr Shape kShapes[] = {{"q_a", 1, 1536, 7168, false},
-                             {"q_a+kv_a", 1, 2112, 7168, false},
-                             {"kv_a", 1, 576, 7168, false},
-                             {"q_b", 1, 1536, 1536, false},
-                             {"o_proj", 1, 7168, 1024, false},
-                             {"shared gate_up", 1, 512, 7168, false},
-                             {"shared down", 1, 7168, 256, false},
-                             {"router", 1, 384, 7168, true},
-                             {"W_UK absorb", 8, 512, 128, false},
-                             {"W_UV up", 8, 128, 512, false},
-                             {"lm_head", 1, 20480, 7168, true},
-                             {"tiny hidden", 1, 192, 384, false},
-                             {"tiny wide", 1, 2048, 128, true},
-                             {"odd", 3, 48, 576, true}};
+constexpr Shape kShapes[] = {
+    {"q_a", 1, 1536, 7168, false},        {"q_a+kv_a", 1, 2112, 7168, false},
+    {"kv_a", 1, 576, 7168, false},        {"q_b", 1, 1536, 1536, false},
+    {"o_proj", 1, 7168, 1024, false},     {"shared gate_up", 1, 512, 7168, false},
+    {"shared down", 1, 7168, 256, false}, {"router", 1, 384, 7168, true},
+    {"W_UK absorb", 8, 512, 128, false},  {"W_UV up", 8, 128, 512, false},
+    {"lm_head", 1, 20480, 7168, true},    {"tiny hidden", 1, 192, 384, false},
+    {"tiny wide", 1, 2048, 128, true},    {"odd", 3, 48, 576, true}};
 constexpr int kTimed = 11;
 
 __global__ void reference(const __nv_bfloat16* x, const __nv_bfloat16* w, Shape s, double* out) {
@@ -39,8 +33,9 @@ __global__ void reference(const __nv_bfloat16* x, const __nv_bfloat16* w, Shape 
   for (int row = blockIdx.x; row < s.heads * s.outputs; row += gridDim.x) {
     double sum = 0;
     for (int k = threadIdx.x; k < s.inputs; k += 32) {
-      sum += double(__bfloat162float(x[(int64_t{token} * s.heads + row / s.outputs) * s.inputs + k])) *
-             double(__bfloat162float(w[int64_t{row} * s.inputs + k]));
+      sum +=
+          double(__bfloat162float(x[(int64_t{token} * s.heads + row / s.outputs) * s.inputs + k])) *
+          double(__bfloat162float(w[int64_t{row} * s.inputs + k]));
     }
     for (int i = 16; i > 0; i /= 2) sum += __shfl_xor_sync(~0u, sum, i);
     if (threadIdx.x == 0) out[int64_t{token} * s.heads * s.outputs + row] = sum;
@@ -127,8 +122,8 @@ void check(const Shape& s, bool quick) {
     }
   }
   const SkinnyGemmSplit split = skinny_gemm_split(s.heads, s.outputs, s.inputs);
-  std::printf("check %-15s warps_k %d segments %2d steps %2d: rel. error %.2e, failures %d\n", s.name,
-              split.warps_k, split.segments, split.steps, error, failures);
+  std::printf("check %-15s warps_k %d segments %2d steps %2d: rel. error %.2e, failures %d\n",
+              s.name, split.warps_k, split.segments, split.steps, error, failures);
   for (void* p : std::initializer_list<void*>{b.x, b.out, b.workspace, weight, alone, want}) {
     CHECK_CUDA(cudaFree(p));
   }
@@ -169,8 +164,9 @@ int main(int argc, char** argv) {
     uint8_t* data = device_array<uint8_t>(4ull << 30);
     lab::fill_words<<<1320, 256>>>(reinterpret_cast<uint32_t*>(data), 1ull << 30, 5);
     const double ceiling = lab::read_ceiling(data, 4ull << 30);
-    std::printf("read ceiling %.3f TB/s; us and multiple of the reachable floor at M = 1 8 17 33 64 256\n",
-                ceiling);
+    std::printf(
+        "read ceiling %.3f TB/s; us and multiple of the reachable floor at M = 1 8 17 33 64 256\n",
+        ceiling);
     for (int i = 0; i < kTimed; ++i) time_shape(kShapes[i], ceiling);
   } else {
     for (const Shape& s : kShapes) check(s, argc > 2);

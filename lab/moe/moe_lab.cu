@@ -13,19 +13,15 @@ using namespace coppice::kernels;
 using lab::device_array;
 using lab::device_copy;
 
-
 namespace {
 
 struct Shape {
   const char* name;
   int hidden, intermediate, experts, top_k;
 };
-constexpr Shape kShapes[] = {{"tp8", 7168, 256, 384, 8},
-                             {"tp1", 7168, 2048, 384, 8},
-                             {"tp1e64", 7168, 2048, 64, 8},
-                             {"tiny", 384, 128, 32, 4},
-                             {"tiny4", 384, 32, 32, 4},
-                             {"odd", 1120, 1056, 24, 6}};
+constexpr Shape kShapes[] = {{"tp8", 7168, 256, 384, 8},    {"tp1", 7168, 2048, 384, 8},
+                             {"tp1e64", 7168, 2048, 64, 8}, {"tiny", 384, 128, 32, 4},
+                             {"tiny4", 384, 32, 32, 4},     {"odd", 1120, 1056, 24, 6}};
 
 // ------------------------------------------------------------------------------------- reference
 
@@ -202,7 +198,8 @@ void run(const Case& c, int first, int tokens, float* out, int* active, const in
                          nullptr));
 }
 
-double relative_error(const std::vector<float>& got, const std::vector<double>& want, size_t count) {
+double relative_error(const std::vector<float>& got, const std::vector<double>& want,
+                      size_t count) {
   double difference = 0, norm = 0;
   for (size_t i = 0; i < count; ++i) {
     const double d = got[i] - want[i];
@@ -212,15 +209,20 @@ double relative_error(const std::vector<float>& got, const std::vector<double>& 
   return std::sqrt(difference / norm);
 }
 
-void check(const Shape& s, const char* routing_name, int pool, int max_tokens, int reference_tokens) {
+void check(const Shape& s, const char* routing_name, int pool, int max_tokens,
+           int reference_tokens) {
   const Source source = random_source(s);
   Workspace workspace(s, max_tokens);
   const std::vector<int> ids = random_routing(s, max_tokens, pool, 7);
   std::vector<float> weights(ids.size());
   for (size_t i = 0; i < weights.size(); ++i) weights[i] = 0.35f + 0.3f * lab::uniform(i + 99);
-  Case c = {s, repack(source, s), device_array<__nv_bfloat16>(size_t(max_tokens) * s.hidden),
-            device_array<__nv_bfloat16>(size_t(max_tokens) * s.hidden), device_copy(weights),
-            device_copy(ids), workspace};
+  Case c = {s,
+            repack(source, s),
+            device_array<__nv_bfloat16>(size_t(max_tokens) * s.hidden),
+            device_array<__nv_bfloat16>(size_t(max_tokens) * s.hidden),
+            device_copy(weights),
+            device_copy(ids),
+            workspace};
   const size_t count = size_t(max_tokens) * s.hidden;
   lab::fill_normal<<<264, 256>>>(c.x, count, 11ull << 40, 1.0f);
   lab::fill_normal<<<264, 256>>>(c.shared, count, 12ull << 40, 1.0f);
@@ -247,7 +249,8 @@ void check(const Shape& s, const char* routing_name, int pool, int max_tokens, i
 
   std::vector<int> sweep;
   for (int m = 0; m <= std::min(17, max_tokens); ++m) sweep.push_back(m);
-  for (int m : {31, 32, 33, 63, 64, 65, 95, 97, 127, 128, 129, 255, 256, 257, 511, 513, 1023, 1024, 1025}) {
+  for (int m :
+       {31, 32, 33, 63, 64, 65, 95, 97, 127, 128, 129, 255, 256, 257, 511, 513, 1023, 1024, 1025}) {
     if (m <= max_tokens) sweep.push_back(m);
   }
   for (int m : sweep) {
@@ -286,11 +289,10 @@ void check(const Shape& s, const char* routing_name, int pool, int max_tokens, i
   }
   std::printf("check %s %s: rel. error %.2e (%d rows), sweep of %zu sizes to M=%d, failures %d\n",
               s.name, routing_name, error, reference_tokens, sweep.size(), max_tokens, failures);
-  for (void* p : std::initializer_list<void*>{source.gate, source.up, source.down,
-                                              source.gate_scale, source.up_scale, source.down_scale,
-                                              c.layer.w13, c.layer.w2, c.x, c.shared, c.weights,
-                                              c.ids, out, alone, active, activation, want,
-                                              padded_ids, workspace.data}) {
+  for (void* p : std::initializer_list<void*>{
+           source.gate, source.up, source.down, source.gate_scale, source.up_scale,
+           source.down_scale, c.layer.w13, c.layer.w2, c.x, c.shared, c.weights, c.ids, out, alone,
+           active, activation, want, padded_ids, workspace.data}) {
     CHECK_CUDA(cudaFree(p));
   }
 }
@@ -306,13 +308,16 @@ __global__ void fill_blob(uint32_t* blob, size_t words, uint64_t seed) {
 }
 
 void time_shape(const Shape& s, const std::vector<int>& sizes, int layers, int calls) {
-  const size_t bytes13 = s.experts * expert_blob_bytes(expert_blob_shape(2 * s.intermediate, s.hidden));
+  const size_t bytes13 =
+      s.experts * expert_blob_bytes(expert_blob_shape(2 * s.intermediate, s.hidden));
   const size_t bytes2 = s.experts * expert_blob_bytes(expert_blob_shape(s.hidden, s.intermediate));
   std::vector<Layer> all;
   for (int i = 0; i < layers; ++i) {
     all.push_back({device_array<uint8_t>(bytes13), device_array<uint8_t>(bytes2)});
-    fill_blob<<<1320, 256>>>(reinterpret_cast<uint32_t*>(all[i].w13), bytes13 / 4, uint64_t(i + 1) << 42);
-    fill_blob<<<1320, 256>>>(reinterpret_cast<uint32_t*>(all[i].w2), bytes2 / 4, uint64_t(i + 9) << 42);
+    fill_blob<<<1320, 256>>>(reinterpret_cast<uint32_t*>(all[i].w13), bytes13 / 4,
+                             uint64_t(i + 1) << 42);
+    fill_blob<<<1320, 256>>>(reinterpret_cast<uint32_t*>(all[i].w2), bytes2 / 4,
+                             uint64_t(i + 9) << 42);
   }
   CHECK_CUDA(cudaDeviceSynchronize());
   const double ceiling = lab::read_ceiling(all[0].w13, std::min<size_t>(bytes13, 4ull << 30));
@@ -358,7 +363,8 @@ void time_shape(const Shape& s, const std::vector<int>& sizes, int layers, int c
         calls, 11);
     const double bytes = touched * expert_bytes;
     std::printf("%6d %8.1f %8.0f %9.2f %8.3f %7.1f%% %10.2f\n", m, touched, bytes * 1e-6, us,
-                bytes / us * 1e-6, bytes / us * 1e-4 / ceiling, us / (1.67 + bytes / ceiling * 1e-6));
+                bytes / us * 1e-6, bytes / us * 1e-4 / ceiling,
+                us / (1.67 + bytes / ceiling * 1e-6));
     std::fflush(stdout);
     for (int* p : ids) CHECK_CUDA(cudaFree(p));
     CHECK_CUDA(cudaFree(weights));

@@ -154,7 +154,7 @@ class Writer {
   void new_line() {
     if (style_.indent < 0) return;
     out_ += '\n';
-    out_.append(static_cast<std::size_t>(style_.indent * depth_), ' ');
+    out_.append(static_cast<std::size_t>(style_.indent) * static_cast<std::size_t>(depth_), ' ');
   }
 
   std::string& out_;

@@ -56,7 +56,7 @@ fs::path resolve_model(const std::string& model, const fs::path& hub_cache) {
     throw Error(ErrorKind::kNotFound, "model '" + printable(model) +
                                           "': no such file or folder, and no hub id (owner/name)");
   const fs::path repository = hub_cache / ("models--" + owner + "--" + name);
-  const fs::path snapshot = repository / "snapshots" / commit_of(repository, revision);
+  fs::path snapshot = repository / "snapshots" / commit_of(repository, revision);
   if (fs::is_directory(snapshot, ec)) return snapshot;
   const std::string wanted = at == std::string::npos ? "" : " --revision " + revision;
   throw Error(ErrorKind::kNotFound, "model '" + printable(model) + "': no such path and not in " +

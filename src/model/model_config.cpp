@@ -92,7 +92,7 @@ std::string architecture_name(const JsonField& config) {
     if (list.empty()) names->fail("is empty");
     return list[0];
   }
-  const auto model_type = config.get<std::string>("model_type");
+  auto model_type = config.get<std::string>("model_type");
   if (model_type == "kimi_k25") return "KimiK25ForConditionalGeneration";
   if (model_type == "kimi_k2" || model_type == "deepseek_v3") return "DeepseekV3ForCausalLM";
   if (model_type == "qwen3") return "Qwen3ForCausalLM";

@@ -313,7 +313,7 @@ std::vector<GenerationChoice> chat_choices(const PreparedChat& prepared) {
 }
 
 void chat_completions(const ApiContext& context, const HttpRequest& request,
-                      std::shared_ptr<HttpResponder> responder) {
+                      const std::shared_ptr<HttpResponder>& responder) {
   PreparedChat prepared = prepare_chat(context, parse_body(request.body));
   std::vector<GenerationChoice> choices = chat_choices(prepared);
   const auto length = std::ssize(prepared.prompt.token_ids);

@@ -240,7 +240,7 @@ void answer_nothing(CompletionClient& client) {
 }  // namespace
 
 void completions(const ApiContext& context, const HttpRequest& request,
-                 std::shared_ptr<HttpResponder> responder) {
+                 const std::shared_ptr<HttpResponder>& responder) {
   const Json document = parse_body(request.body);
   const JsonField body(document, "request body", ErrorKind::kInvalidArgument);
   CompletionRequest parsed = parse_completion_request(body, *context.generation.model);

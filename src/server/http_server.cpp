@@ -96,7 +96,7 @@ class Outbox final : public HttpResponder {
   }
 
  private:
-  void push(std::string bytes, bool complete) {
+  void push(std::string_view bytes, bool complete) {
     const std::lock_guard lock(mutex_);
     if (gone_ || complete_) return;
     pending_ += bytes;
@@ -206,18 +206,18 @@ class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connect
 };
 
 awaitable<void> HttpServer::Impl::Connection::run() {
-  const HttpServerOptions& options = server_->options;
+  const HttpServerOptions& limits = server_->options;
   bool first = true;
   while (!server_->draining) {
     http::request_parser<http::string_body> parser;
-    parser.body_limit(options.max_body_bytes);
-    parser.header_limit(static_cast<std::uint32_t>(options.max_header_bytes));
-    stream_.expires_after(first ? options.read_timeout : options.keep_alive_timeout);
+    parser.body_limit(limits.max_body_bytes);
+    parser.header_limit(static_cast<std::uint32_t>(limits.max_header_bytes));
+    stream_.expires_after(first ? limits.read_timeout : limits.keep_alive_timeout);
     auto [header_error, header_bytes] =
         co_await http::async_read_header(stream_, buffer_, parser, kAwait);
     if (header_error == http::error::header_limit) {
       co_await refuse(431, "the request's headers are larger than " +
-                               std::to_string(options.max_header_bytes) + " bytes");
+                               std::to_string(limits.max_header_bytes) + " bytes");
       co_return;
     }
     if (header_error &&
@@ -234,11 +234,11 @@ awaitable<void> HttpServer::Impl::Connection::run() {
       static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
       co_await asio::async_write(stream_, asio::buffer(kContinue), kAwait);
     }
-    stream_.expires_after(options.read_timeout);
+    stream_.expires_after(limits.read_timeout);
     auto [body_error, body_bytes] = co_await http::async_read(stream_, buffer_, parser, kAwait);
     if (body_error == http::error::body_limit) {
       co_await refuse(413, "the request's body is larger than " +
-                               std::to_string(options.max_body_bytes) + " bytes");
+                               std::to_string(limits.max_body_bytes) + " bytes");
       co_return;
     }
     if (body_error) co_return;

@@ -176,7 +176,7 @@ class MessagesClient final : public GenerationClient {
 }  // namespace
 
 void messages(const ApiContext& context, const HttpRequest& request,
-              std::shared_ptr<HttpResponder> responder) {
+              const std::shared_ptr<HttpResponder>& responder) {
   try {
     const Json document = parse_body(request.body);
     const Json chat = chat_body_of_messages(

@@ -217,7 +217,7 @@ Json echoed_settings(const Json& body) {
 }  // namespace
 
 void responses(const ApiContext& context, const HttpRequest& request,
-               std::shared_ptr<HttpResponder> responder) {
+               const std::shared_ptr<HttpResponder>& responder) {
   const Json document = parse_body(request.body);
   const Json chat =
       chat_body_of_response(JsonField(document, "request body", ErrorKind::kInvalidArgument));

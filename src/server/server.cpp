@@ -41,7 +41,8 @@ struct Server::Impl {
     documented_routes = router.route_names();
     add_missing_routes();
     http = std::make_unique<HttpServer>(
-        options.http, [this](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+        options.http,
+        [this](const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
           if (options.log_requests)
             log_info("Received request " + request.method + " " + request.path + " from " +
                      request.remote_address + ", " + std::to_string(request.body.size()) +

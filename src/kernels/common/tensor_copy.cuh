@@ -8,8 +8,8 @@
 namespace coppice::kernels {
 
 // Copies the box of `map` whose first element is (x, y, z), x fastest; completes on `barrier`.
-__device__ __forceinline__ void tensor_copy_to_shared(uint32_t to, const CUtensorMap* map,
-                                                      int x, int y, int z, uint64_t* barrier) {
+__device__ __forceinline__ void tensor_copy_to_shared(uint32_t to, const CUtensorMap* map, int x,
+                                                      int y, int z, uint64_t* barrier) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),

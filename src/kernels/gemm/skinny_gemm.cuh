@@ -1,10 +1,10 @@
 // Device side of skinny_gemm.h.
 //
 // One persistent block per SM; warps have roles: eight multiply, four stream weights and two stream
-// inputs into a ring of stages, four add the multiplying warps' sums and write results. Weights start
-// to flow before the previous kernel has finished. Weights are the 16-row operand of the MMA, tokens
-// its eight columns. Within a group of 32 inputs lane q of a row takes inputs 8 q to 8 q + 7 for both
-// operands, so plain 16-byte loads of row-major data are fragments.
+// inputs into a ring of stages, four add the multiplying warps' sums and write results. Weights
+// start to flow before the previous kernel has finished. Weights are the 16-row operand of the MMA,
+// tokens its eight columns. Within a group of 32 inputs lane q of a row takes inputs 8 q to 8 q + 7
+// for both operands, so plain 16-byte loads of row-major data are fragments.
 #pragma once
 
 #include <cuda_bf16.h>
