@@ -28,7 +28,7 @@ std::vector<GenerationChoice> chat_choices(const PreparedChat& prepared);
 
 // Throws Error for what is wrong with the request; everything later goes to the responder.
 void chat_completions(const ApiContext& context, const HttpRequest& request,
-                      std::shared_ptr<HttpResponder> responder);
+                      const std::shared_ptr<HttpResponder>& responder);
 
 // The prompt that the request would make: {"prompt", "prompt_token_ids", ...}.
 void render_chat_completions(const ApiContext& context, const HttpRequest& request,

@@ -9,7 +9,7 @@ namespace coppice {
 
 // Never throws: errors have Anthropic's shape.
 void messages(const ApiContext& context, const HttpRequest& request,
-              std::shared_ptr<HttpResponder> responder);
+              const std::shared_ptr<HttpResponder>& responder);
 void count_message_tokens(const ApiContext& context, const HttpRequest& request,
                           HttpResponder& responder);
 

@@ -8,6 +8,6 @@
 namespace coppice {
 
 void responses(const ApiContext& context, const HttpRequest& request,
-               std::shared_ptr<HttpResponder> responder);
+               const std::shared_ptr<HttpResponder>& responder);
 
 }  // namespace coppice
