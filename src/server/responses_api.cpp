@@ -95,7 +95,7 @@ class ResponsesClient final : public GenerationClient {
  private:
   void event(const char* type, Json::Object fields) {
     Json data = Json::object({{"type", type}, {"sequence_number", sequence_++}});
-    for (auto& [key, value] : fields) data[key] = std::move(value);
+    for (Json::Member& field : fields) data[field.first] = std::move(field.second);
     send_event(*responder_, data, type);
   }
   Json index() const { return static_cast<std::int64_t>(items_.size()) - 1; }
