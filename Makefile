@@ -20,7 +20,7 @@ setup:
 oracles:
 	@scripts/setup.sh --oracles
 
-models: setup
+models: oracles
 	@scripts/fetch_models.sh
 
 build: setup

