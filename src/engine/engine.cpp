@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/error.h"
 #include "base/rng.h"
 #include "engine/model_runner.h"
+#include "engine/request_limits.h"
 #include "sampling/sampling_state.h"
 
 namespace coppice {
@@ -36,15 +36,6 @@ EndReason end_reason_of(FinishReason reason) {
   return EndReason::kError;
 }
 
-std::int64_t model_len(const EngineConfig& config, const ModelConfig& model) {
-  if (config.max_model_len > model.max_position_embeddings)
-    throw Error(ErrorKind::kInvalidArgument, "max_model_len is " +
-                                                 std::to_string(config.max_model_len) +
-                                                 ": the model's max_position_embeddings is " +
-                                                 std::to_string(model.max_position_embeddings));
-  return config.max_model_len > 0 ? config.max_model_len : model.max_position_embeddings;
-}
-
 }  // namespace
 
 class Engine::Impl {
@@ -53,7 +44,7 @@ class Engine::Impl {
       : config_((config.validate(), config)),
         clock_(*parts.clock),
         custom_drafter_(static_cast<bool>(parts.make_drafter)),
-        max_model_len_(model_len(config, parts.model->config())),
+        max_model_len_(effective_model_len(config, parts.model->config())),
         runner_(config, std::move(parts), max_model_len_),
         allocator_(runner_.num_blocks()),
         index_(allocator_),
@@ -102,7 +93,12 @@ class Engine::Impl {
             .prefix_caching = config_.enable_prefix_caching,
             .prefix_cache_exact = config_.prefix_cache_exact};
   }
-  void check_request(const Request& request) const;
+  RequestLimits request_limits() const {
+    return {.vocab_size = model_config().vocab_size,
+            .max_model_len = max_model_len_,
+            .num_blocks = runner_.num_blocks(),
+            .reserve = runner_.reserve()};
+  }
   void reset_controller();
   std::int64_t budget_setting(const Sequence& sequence) const;
 
@@ -137,34 +133,8 @@ class Engine::Impl {
   std::vector<RequestId> ended_;  // leave at the end of the step
 };
 
-void Engine::Impl::check_request(const Request& request) const {
-  const auto refuse = [](const std::string& message) {
-    throw Error(ErrorKind::kInvalidArgument, message);
-  };
-  request.sampling.validate(model_config().vocab_size);
-  const std::int64_t prompt = std::ssize(request.prompt_token_ids);
-  if (prompt == 0) refuse("prompt_token_ids is empty: must hold at least one token");
-  for (const std::int32_t token : request.prompt_token_ids)
-    if (token < 0 || token >= model_config().vocab_size)
-      refuse("prompt_token_ids holds " + std::to_string(token) + ": must be a token id from 0 to " +
-             std::to_string(model_config().vocab_size - 1));
-  const std::int64_t total = prompt + request.sampling.max_tokens;
-  if (total > max_model_len_)
-    refuse("prompt_token_ids (" + std::to_string(prompt) + " tokens) and max_tokens (" +
-           std::to_string(request.sampling.max_tokens) + ") exceed max_model_len (" +
-           std::to_string(max_model_len_) + ")");
-  const std::int64_t blocks = (total + runner_.reserve() + kBlockSize - 1) / kBlockSize;
-  if (blocks > runner_.num_blocks())
-    refuse("prompt_token_ids and max_tokens (" + std::to_string(total) + " tokens) need " +
-           std::to_string(blocks) + " cache blocks: the cache holds " +
-           std::to_string(runner_.num_blocks()));
-  if (request.ddtree_budget && *request.ddtree_budget < kAutoBudget)
-    refuse("ddtree_budget is " + std::to_string(*request.ddtree_budget) +
-           ": must be at least 0, or -1 for auto");
-}
-
 RequestId Engine::Impl::add_request(Request request, OutputCallback callback) {
-  check_request(request);
+  check_request(request, request_limits());
   const RequestId id = next_id_++;
   auto sequence =
       std::make_unique<Sequence>(id, std::move(request), std::move(callback), allocator_);
