@@ -1,9 +1,11 @@
 // Same request, same seed, same bits: the keys of every committed token in all layers and its
 // logits are equal for every way to decode it. COPPICE_EXACTNESS_PROMPTS widens the run to that
-// many of the held-out prompts.
+// many of 200 prompts (scripts/exactness.sh spreads them over processes by
+// COPPICE_EXACTNESS_SHARD=i/n: prompts i, i + n, ...).
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <iostream>
 
 #include "io/json.h"
 #include "tests/engine/support/exactness.h"
@@ -24,20 +26,48 @@ std::int64_t wide_run() {
   return count == nullptr ? 0 : std::atoll(count);
 }
 
-std::vector<Prompt> prompts() {
-  if (wide_run() == 0)
-    return {{"code_long", golden_prompt("code_long")}, {"chat_tool", golden_prompt("chat_tool")}};
+// The 192 held-out prompts of the small model, their kinds in turn, and the golden prompts but the
+// shortest, cut to 100 tokens: 200.
+std::vector<Prompt> wide_prompts() {
   std::vector<Prompt> all;
-  const Json acceptance =
-      read_json_file(std::string(COPPICE_SOURCE_DIR) + "/tests/golden/tiny-k2/acceptance.json");
+  const Json acceptance = read_json_file(source_dir() + "/tests/golden/tiny-k2/acceptance.json");
   for (std::size_t i = 0; i < 64; ++i)
     for (const auto& [kind, list] : acceptance.find("prompts")->as_object()) {
-      Prompt prompt{kind + " " + std::to_string(i), {}};
+      Prompt& prompt = all.emplace_back(Prompt{kind + " " + std::to_string(i), {}});
       for (const Json& token : list.as_array()[i].as_array())
         prompt.tokens.push_back(static_cast<std::int32_t>(token.as_int()));
-      if (std::ssize(all) < wide_run()) all.push_back(prompt);
     }
+  for (std::size_t i = 1; i < std::size(kGoldenPrompts); ++i) {
+    Prompt& prompt = all.emplace_back(
+        Prompt{std::string("start of ") + kGoldenPrompts[i], golden_prompt(kGoldenPrompts[i])});
+    prompt.tokens.resize(std::min<std::size_t>(prompt.tokens.size(), 100));
+  }
   return all;
+}
+
+// This process's share of the first wide_run() prompts.
+std::vector<Prompt> shard(const std::vector<Prompt>& all) {
+  std::int64_t index = 0, count = 1;
+  if (const char* text = std::getenv("COPPICE_EXACTNESS_SHARD"); text != nullptr) {
+    char* end = nullptr;
+    index = std::strtoll(text, &end, 10);
+    count = *end == '/' ? std::strtoll(end + 1, nullptr, 10) : 0;
+    COPPICE_CHECK(index >= 0 && index < count, "COPPICE_EXACTNESS_SHARD is i/n, not ", text);
+  }
+  std::vector<Prompt> mine;
+  for (std::int64_t i = index; i < std::min(std::ssize(all), wide_run()); i += count)
+    mine.push_back(all[static_cast<std::size_t>(i)]);
+  return mine;
+}
+
+const std::vector<Prompt>& prompts() {
+  static const std::vector<Prompt> chosen = [] {
+    if (wide_run() > 0) return shard(wide_prompts());
+    std::vector<Prompt> two;
+    for (const char* name : {"code_long", "chat_tool"}) two.push_back({name, golden_prompt(name)});
+    return two;
+  }();
+  return chosen;
 }
 
 Request make_request(const Prompt& prompt, double temperature) {
@@ -127,7 +157,7 @@ TEST_P(ExactnessTest, EveryWayLeavesTheSameBits) {
     ASSERT_EQ(std::ssize(expected[prompt.name].tokens), request.sampling.max_tokens);
   }
   EXPECT_EQ(uncertain > 0, GetParam() > 0);
-  std::int64_t preemptions = 0, cached = 0;
+  std::int64_t preemptions = 0, cached = 0, rows = 0;
   for (const Way& way : ways()) {
     auto engine = make_tiny_engine(way.options);
     for (const Prompt& prompt : prompts()) {
@@ -135,6 +165,7 @@ TEST_P(ExactnessTest, EveryWayLeavesTheSameBits) {
       EXPECT_FALSE(compare(expected[prompt.name], trail))
           << way.name << ", " << prompt.name << ": " << compare(expected[prompt.name], trail).what;
       preemptions += trail.stats.num_preemptions;
+      rows += std::ssize(trail.rows);
       // Again, with whatever the first run left in the cache.
       if (!way.options.enable_prefix_caching) continue;
       const Trail again = decode(*engine, way, make_request(prompt, GetParam()));
@@ -142,7 +173,9 @@ TEST_P(ExactnessTest, EveryWayLeavesTheSameBits) {
       cached += again.stats.num_cached_tokens;
     }
   }
-  EXPECT_GT(preemptions, 10);
+  std::cout << prompts().size() << " prompts, " << ways().size() << " ways, " << rows
+            << " rows of keys and logits compared\n";
+  EXPECT_GT(preemptions, 3 * std::ssize(prompts()));
   // The held-out prompts are shorter than a block.
   EXPECT_TRUE(cached > 0 || wide_run() > 0);
 }

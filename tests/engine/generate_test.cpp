@@ -19,8 +19,7 @@ using testing::run;
 constexpr std::int64_t kMaxTokens = 128;
 
 Json read_golden_json(const std::string& name) {
-  return read_json_file(std::string(COPPICE_SOURCE_DIR) + "/tests/golden/tiny-k2/" + name +
-                        ".json");
+  return read_json_file(testing::source_dir() + "/tests/golden/tiny-k2/" + name + ".json");
 }
 
 std::vector<std::int32_t> int_list(const Json& json) {

@@ -8,6 +8,7 @@
 #include "io/weight_rows.h"
 #include "tests/io/support/files.h"
 #include "tests/io/support/tiny_checkpoint.h"
+#include "tests/support/source_dir.h"
 
 namespace coppice {
 namespace {
@@ -223,7 +224,7 @@ TEST_F(QuantizeCheckpoint, RefusesWithOneLine) {
 
 // The shipped model was trained with this rule: dequantised and quantised again it is itself.
 TEST(QuantizeTinyK2, ReproducesTheTrainedExperts) {
-  const fs::path model = fs::path(COPPICE_SOURCE_DIR) / "models" / "tiny-k2";
+  const fs::path model = fs::path(testing::source_dir()) / "models" / "tiny-k2";
   if (!fs::exists(model / "config.json")) GTEST_SKIP() << model << " is absent";
   const Checkpoint checkpoint(model);
   std::int64_t rows = 0;

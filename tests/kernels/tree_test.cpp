@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/kernels/support/tree_checks.h"
+#include "tests/support/source_dir.h"
 
 namespace coppice::kernels {
 namespace {
@@ -29,7 +30,7 @@ TEST_F(TreeKernels, SampledTokensEqualTheHost) {
   EXPECT_EQ(checks::check_sample(false), 0);
 }
 TEST_F(TreeKernels, GoldenTrees) {
-  EXPECT_EQ(checks::check_golden(COPPICE_SOURCE_DIR "/tests/golden/tiny-k2"), 0);
+  EXPECT_EQ(checks::check_golden(testing::source_dir() + "/tests/golden/tiny-k2"), 0);
 }
 
 // The checks can fail: trees with a node less are not the expected ones.

@@ -7,6 +7,7 @@
 
 #include "io/json.h"
 #include "model/load_model.h"
+#include "tests/support/source_dir.h"
 
 namespace coppice {
 namespace {
@@ -43,7 +44,7 @@ class CheckLoadable : public ::testing::Test {
     return "";
   }
 
-  const fs::path models_ = fs::path(COPPICE_SOURCE_DIR) / "models";
+  const fs::path models_ = fs::path(testing::source_dir()) / "models";
   fs::path dir_;
 };
 

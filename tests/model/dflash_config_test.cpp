@@ -2,6 +2,7 @@
 
 #include "model/model_config.h"
 #include "tests/model/support/config_files.h"
+#include "tests/support/source_dir.h"
 
 namespace coppice {
 namespace {
@@ -186,8 +187,7 @@ TEST(DflashConfig, VariantsAreRefusedByName) {
 }
 
 TEST(DflashConfig, TinyK2Drafter) {
-  const DflashConfig drafter =
-      load_dflash_config(std::string(COPPICE_SOURCE_DIR) + "/models/tiny-k2-dflash");
+  const DflashConfig drafter = load_dflash_config(testing::source_dir() + "/models/tiny-k2-dflash");
   EXPECT_EQ(drafter.block_size, 8);
   EXPECT_EQ(drafter.target_layer_ids, (std::vector<std::int64_t>{1, 2, 3, 4}));
   EXPECT_EQ(drafter.layer_is_sliding, std::vector<bool>(3, false));

@@ -10,6 +10,7 @@
 #include "tests/io/support/files.h"
 #include "tests/model/support/checkpoint_files.h"
 #include "tests/support/model_driver.h"
+#include "tests/support/source_dir.h"
 
 namespace coppice {
 namespace {
@@ -264,7 +265,7 @@ TEST(LoadDflash, EmptyMaskEmbeddingIsRefusedAndAmplitudeCanBeSet) {
 }
 
 TEST(LoadDflash, MustFitItsTarget) {
-  const std::string target_dir = std::string(COPPICE_SOURCE_DIR) + "/models/tiny-k2";
+  const std::string target_dir = testing::source_dir() + "/models/tiny-k2";
   const std::string drafter_dir = target_dir + "-dflash";
   const auto target = make_random_model(backend(), small_k2_config(), kSeed, kOptions);
   expect_contains(error_of(ErrorKind::kBadFile,
@@ -274,7 +275,7 @@ TEST(LoadDflash, MustFitItsTarget) {
 
 // A variant's extra tensors would change what it computes.
 TEST(LoadDflash, UnknownTensorsAreRefused) {
-  const std::string source = std::string(COPPICE_SOURCE_DIR) + "/models/tiny-k2";
+  const std::string source = testing::source_dir() + "/models/tiny-k2";
   const auto target = load_model(backend(), source, kOptions);
   const Checkpoint original(source + "-dflash");
   StoredTensors tensors;

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "tests/model/support/config_files.h"
+#include "tests/support/source_dir.h"
 
 namespace coppice {
 namespace {
@@ -204,7 +205,7 @@ TEST(ModelConfig, EveryBadFieldIsNamed) {
 }
 
 TEST(ModelConfig, TinyK2) {
-  const ModelConfig model = load_model_config(std::string(COPPICE_SOURCE_DIR) + "/models/tiny-k2");
+  const ModelConfig model = load_model_config(testing::source_dir() + "/models/tiny-k2");
   EXPECT_EQ(model.hidden_size, 384);
   EXPECT_EQ(model.first_k_dense_replace, 1);
   EXPECT_NEAR(model.softmax_scale(), 0.16205962, 1e-8);
@@ -216,7 +217,7 @@ TEST(ModelConfig, PublishedKimiK25) {
   const char* named = std::getenv("COPPICE_SHARED");
   const std::filesystem::path shared =
       named != nullptr ? std::filesystem::path(named)
-                       : std::filesystem::path(COPPICE_SOURCE_DIR).parent_path() / "shared";
+                       : std::filesystem::path(testing::source_dir()).parent_path() / "shared";
   const std::string folder = (shared / "data/kimi-k2.5").string();
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << folder << " is absent (COPPICE_SHARED)";
   const ModelConfig model = load_model_config(folder);

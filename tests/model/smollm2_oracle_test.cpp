@@ -15,6 +15,7 @@
 #include "model/load_model.h"
 #include "tests/io/support/files.h"
 #include "tests/support/model_driver.h"
+#include "tests/support/source_dir.h"
 #include "text/tokenizer.h"
 
 namespace coppice {
@@ -57,7 +58,7 @@ std::vector<std::vector<Choice>> ask_llama_cpp(const fs::path& python, const std
                                                const std::string& prompts, std::string& info) {
   const test::TempDir dir;
   test::write_file(dir / "prompts", prompts);
-  const std::string command = "'" + python.string() + "' '" + COPPICE_SOURCE_DIR +
+  const std::string command = "'" + python.string() + "' '" + testing::source_dir() +
                               "/scripts/oracle_llama_cpp.py' '" + model + "' '" +
                               (dir / "prompts").string() + "' " + std::to_string(kNumTokens) +
                               " '" + (dir / "out").string() + "' 2> /dev/null";
@@ -74,7 +75,7 @@ std::vector<std::vector<Choice>> ask_llama_cpp(const fs::path& python, const std
 }
 
 TEST(SmolLM2Oracle, GreedyTokensEqualLlamaCpp) {
-  const fs::path source = COPPICE_SOURCE_DIR;
+  const fs::path source = testing::source_dir();
   const std::string path = source / "models/downloaded/SmolLM2-135M-Instruct.Q4_1.gguf";
   const char* named = std::getenv("COPPICE_PYTHON");
   const fs::path python = named != nullptr ? fs::path(named) : source / ".venv/bin/python";

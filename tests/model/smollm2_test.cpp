@@ -7,6 +7,7 @@
 #include "backend/factory/make_backend.h"
 #include "model/load_model.h"
 #include "tests/support/model_driver.h"
+#include "tests/support/source_dir.h"
 #include "text/tokenizer.h"
 
 namespace coppice {
@@ -14,7 +15,7 @@ namespace {
 
 TEST(SmolLM2, AnswersAQuestion) {
   const std::string path =
-      std::string(COPPICE_SOURCE_DIR) + "/models/downloaded/SmolLM2-135M-Instruct.Q4_1.gguf";
+      testing::source_dir() + "/models/downloaded/SmolLM2-135M-Instruct.Q4_1.gguf";
   if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is absent (make models)";
   const ModelConfig config = load_model_config(path);
   EXPECT_EQ(config.num_attention_heads, 9);

@@ -13,6 +13,7 @@
 
 #include "backend/factory/make_backend.h"
 #include "base/error.h"
+#include "tests/support/source_dir.h"
 
 namespace coppice::testing {
 namespace {
@@ -126,7 +127,7 @@ const std::set<std::string> kTestedElsewhere = {
 TEST(OpTableTest, EveryOpHasACase) {
   std::set<std::string> covered = kTestedElsewhere;
   for (const OpCase& op_case : op_cases()) covered.insert(op_case.op);
-  std::ifstream header(COPPICE_SOURCE_DIR "/src/backend/backend.h");
+  std::ifstream header(source_dir() + "/src/backend/backend.h");
   const std::string before = "virtual void ", after = "(const ", end = "Args& args) = 0;";
   std::string line;
   int ops = 0;

@@ -7,10 +7,11 @@
 #include <vector>
 
 #include "io/checkpoint.h"
+#include "tests/support/source_dir.h"
 
 namespace coppice::testing {
 
-inline const std::string kTinyK2 = std::string(COPPICE_SOURCE_DIR) + "/models/tiny-k2";
+inline const std::string kTinyK2 = source_dir() + "/models/tiny-k2";
 inline const std::string kTinyK2Dflash = kTinyK2 + "-dflash";
 inline constexpr const char* kGoldenPrompts[] = {"code_short", "code_long",        "prose_mid",
                                                  "prose_300",  "chat_arithmetic",  "chat_code",
@@ -18,7 +19,7 @@ inline constexpr const char* kGoldenPrompts[] = {"code_short", "code_long",     
 
 struct GoldenFile {
   explicit GoldenFile(const std::string& name)
-      : file(std::string(COPPICE_SOURCE_DIR) + "/tests/golden/tiny-k2/" + name + ".safetensors") {}
+      : file(source_dir() + "/tests/golden/tiny-k2/" + name + ".safetensors") {}
 
   std::span<const float> floats(const std::string& name) const {
     const Tensor tensor = file.tensor(name);

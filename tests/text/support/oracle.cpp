@@ -4,6 +4,8 @@
 
 #include <cstdlib>
 
+#include "tests/support/source_dir.h"
+
 namespace coppice::test {
 namespace fs = std::filesystem;
 
@@ -19,7 +21,7 @@ TemporaryFolder::~TemporaryFolder() {
 }
 
 fs::path source_folder() {
-  return COPPICE_SOURCE_DIR;
+  return testing::source_dir();
 }
 
 fs::path shared_folder() {
