@@ -13,8 +13,9 @@ std::int32_t narrow(std::int64_t value) {
   return static_cast<std::int32_t>(value);
 }
 
-std::int32_t variant_of(const SampleOptions& options) {
-  return (options.greedy ? 1 : 0) | (options.log_probs ? 2 : 0) | (options.top_log_probs ? 4 : 0);
+std::int32_t variant_of(const RoundShape& shape) {
+  return (shape.sample.greedy ? 1 : 0) | (shape.sample.log_probs ? 2 : 0) |
+         (shape.sample.top_log_probs ? 4 : 0) | (shape.drafting ? 8 : 0);
 }
 
 }  // namespace
@@ -32,10 +33,14 @@ void DecodeRound::run(const RoundShape& shape) {
   const std::int64_t rows = rows_to_verify(shape);
   mark(Verb::kDraft);
   choices_ = parts_.verifier.outputs(rows, rows);
-  backend.run_graph({kJudge, narrow(shape.batch), narrow(rows), variant_of(shape.sample)}, [&] {
+  backend.run_graph({kJudge, narrow(shape.batch), narrow(rows), variant_of(shape)}, [&] {
     verify(shape, rows);
     commit(shape);
   });
+  // Without drafts every row is decided, and its features wait until the drafter is wanted.
+  if (parts_.drafter_model != nullptr && !shape.drafting)
+    parts_.backlog->add(choices_.features, parts_.buffers.positions.rows(0, rows),
+                        parts_.buffers.slots.rows(0, rows));
   parts_.buffers.download_results();
   mark(Verb::kVerify);
   num_rows_ = parts_.buffers.host_results.row_offsets.data<std::int32_t>()[shape.batch];
@@ -99,7 +104,7 @@ void DecodeRound::commit(const RoundShape& shape) {
   parts_.backend.move_kv({.planes = parts_.cache.planes(),
                           .src = b.move_src.rows(0, slots),
                           .dst = b.move_dst.rows(0, slots)});
-  if (parts_.drafter_model != nullptr) {
+  if (parts_.drafter_model != nullptr && shape.drafting) {
     const Tensor features = b.context_features.rows(0, slots);
     parts_.backend.gather_rows(
         {.src = choices_.features, .rows = b.feature_rows.rows(0, slots), .out = features});

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/clock.h"
+#include "engine/context_backlog.h"
 #include "engine/metrics.h"
 #include "engine/round_buffers.h"
 #include "sampling/sampling_state.h"
@@ -31,6 +32,7 @@ struct RoundParts {
   Drafter& no_drafter;          // for rounds that do not draft
   DflashModel* drafter_model;   // null: no features are kept
   PagedKvCache* drafter_cache;  // with drafter_model
+  ContextBacklog* backlog;      // with drafter_model: features of rounds that do not draft
   const Clock& clock;
 };
 

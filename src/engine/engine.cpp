@@ -48,8 +48,7 @@ class Engine::Impl {
         runner_(config, std::move(parts), max_model_len_),
         allocator_(runner_.num_blocks()),
         index_(allocator_),
-        scheduler_(limits(), allocator_, index_,
-                   [this](std::int64_t place) { runner_.places().clear_place(place); }) {
+        scheduler_(limits(), allocator_, index_, [this](std::int64_t place) { vacate(place); }) {
     metrics_.num_kv_blocks = runner_.num_blocks();
     reset_controller();
   }
@@ -100,11 +99,15 @@ class Engine::Impl {
             .reserve = runner_.reserve()};
   }
   void reset_controller();
+  void vacate(std::int64_t place) {
+    runner_.catch_up();
+    runner_.places().clear_place(place);
+  }
   std::int64_t budget_setting(const Sequence& sequence) const;
 
   void prefill(const StepPlan& plan);
   void decode(const StepPlan& plan);
-  void learn(const StepPlan& plan, const RoundShape& shape);
+  void learn(const StepPlan& plan, const RoundBudgets& budgets);
   void take_tokens(Sequence& sequence, bool decoded);
   TokenLogprob read_logprob(const Sequence& sequence, std::int64_t i) const;
   void trace_commit(const Sequence& sequence, std::int64_t position,
@@ -248,17 +251,19 @@ void Engine::Impl::decode(const StepPlan& plan) {
          .tokens_left = sequence->request.sampling.max_tokens - sequence->num_output()});
     join_options(shape.sample, *sequence);
   }
-  const RoundBudgets budgets = controller_->plan(demands, plan.batch);
+  const std::int64_t num_behind = runner_.num_behind();
+  const RoundBudgets budgets = controller_->plan(demands, plan.batch, num_behind);
+  if (budgets.drafting) controller_->observe_catch_up(num_behind, runner_.catch_up());
   shape.max_rows = budgets.max_rows;
   shape.drafting = budgets.drafting;
   shape.cut_by_cost = budgets.cut_by_cost;
   runner_.decode(shape, budgets, *controller_);
   metrics_.decode_ns += clock_.now_ns() - start;
-  learn(plan, shape);
+  learn(plan, budgets);
   for (Sequence* sequence : plan.decoding) take_tokens(*sequence, true);
 }
 
-void Engine::Impl::learn(const StepPlan& plan, const RoundShape& shape) {
+void Engine::Impl::learn(const StepPlan& plan, const RoundBudgets& budgets) {
   const RoundResults& results = runner_.results();
   std::array<double, kNumVerbs> ms{};
   for (std::size_t i = 0; i < kNumVerbs; ++i) {
@@ -266,8 +271,6 @@ void Engine::Impl::learn(const StepPlan& plan, const RoundShape& shape) {
     ms[i] = static_cast<double>(runner_.round().verb_ns()[i]) / 1e6;
   }
   ++metrics_.num_rounds;
-  controller_->observe_cost(runner_.round().num_rows(), shape.drafting, ms[0] + ms[1],
-                            ms[2] + ms[3] + ms[4]);
   std::int64_t tokens = 0;
   for (const Sequence* sequence : plan.decoding) {
     const std::int64_t place = sequence->place;
@@ -287,10 +290,16 @@ void Engine::Impl::learn(const StepPlan& plan, const RoundShape& shape) {
     metrics_.num_draft_tokens += nodes;
     metrics_.num_accepted_tokens += accepted;
     tokens += emitted;
-    if (shape.drafting)
+    if (budgets.drafting)
       controller_->observe_outcome({.predicted = predicted, .accepted_depth = accepted});
   }
-  controller_->observe_tokens(std::ssize(plan.decoding), tokens, shape.drafting);
+  controller_->observe_round({.num_sequences = std::ssize(plan.decoding),
+                              .num_tokens = tokens,
+                              .rows = runner_.round().choices().logits.shape(0),
+                              .drafted = budgets.drafting,
+                              .automatic = budgets.automatic,
+                              .draft_ms = ms[0] + ms[1],
+                              .verify_ms = ms[2] + ms[3] + ms[4]});
 }
 
 TokenLogprob Engine::Impl::read_logprob(const Sequence& sequence, std::int64_t i) const {
@@ -389,6 +398,7 @@ void Engine::Impl::deliver() {
     Sequence* sequence = scheduler_.find(id);
     if (sequence == nullptr) continue;
     ++metrics_.num_finished;
+    if (!config_.enable_prefix_caching && scheduler_.num_running() == 1) runner_.forget_behind();
     // Output is cached at the end only, when it is certain that no stop string cuts it.
     scheduler_.index_blocks(*sequence, sequence->num_computed);
     scheduler_.remove(*sequence);
@@ -411,7 +421,7 @@ void Engine::Impl::reset_controller() {
   constexpr double kLongStepMs = 50;
   double ms = 0;
   for (std::int64_t rows = 1; rows <= runner_.max_verify_rows() && ms < kLongStepMs; rows *= 2)
-    controller_->observe_cost(rows, false, 0, ms = runner_.measure_verify_ms(rows));
+    controller_->expect_cost(rows, ms = runner_.measure_verify_ms(rows));
 }
 
 void Engine::Impl::set_speculative(const SpeculativeConfig& speculative) {

@@ -21,6 +21,15 @@ class ModelRunner {
   void decode(const RoundShape& shape, const RoundBudgets& budgets,
               const BudgetController& controller);
 
+  // Tokens whose features the drafter has not taken in, and that work: before it drafts (decode
+  // expects it done), and before the blocks of any of them change hands.
+  std::int64_t num_behind() const { return backlog_ ? backlog_->size() : 0; }
+  double catch_up();  // milliseconds
+  // Instead, where no sequence goes on and no block is kept.
+  void forget_behind() {
+    if (backlog_) backlog_->drop();
+  }
+
   // Milliseconds of one verify step of so many rows, on free cache blocks; the median of a few.
   double measure_verify_ms(std::int64_t rows);
 
@@ -56,6 +65,7 @@ class ModelRunner {
   std::unique_ptr<Drafter> drafter_, no_drafter_;
   std::unique_ptr<SamplingState> sampling_;
   std::unique_ptr<RoundBuffers> buffers_;
+  std::unique_ptr<ContextBacklog> backlog_;  // with a drafter network
   std::unique_ptr<Verifier> verifier_;
   std::unique_ptr<BatchBuilder> batch_builder_;
   std::unique_ptr<DecodeRound> round_;

@@ -242,6 +242,27 @@ TEST(EngineTest, TracesShowEveryRound) {
   EXPECT_EQ(metrics.num_accepted_tokens, 49 - rounds);
 }
 
+// A request that never drafted leaves the same drafter context behind as one that did.
+TEST(EngineTest, FeaturesThatWaitedGiveTheSameTrees) {
+  std::vector<std::vector<std::int32_t>> trees[2];
+  for (const std::int64_t budget : {0, 12}) {
+    auto engine = make_tiny_engine({.speculative = tree(12), .enable_prefix_caching = true});
+    Request first = request_for("code_short", 150);
+    first.ddtree_budget = budget;
+    Request second = first;
+    const std::vector<std::int32_t> output = run(*engine, first).tokens;
+    second.prompt_token_ids.insert(second.prompt_token_ids.end(), output.begin(), output.end());
+    second.sampling.max_tokens = 30;
+    second.ddtree_budget = 12;
+    engine->set_round_observer([&](const RoundTrace& trace) {
+      trees[budget == 0 ? 0 : 1].push_back(trace.tree.tokens);
+    });
+    EXPECT_GE(run(*engine, second).stats.num_cached_tokens, 128);
+  }
+  EXPECT_GT(trees[0].size(), 3u);
+  EXPECT_EQ(trees[0], trees[1]);
+}
+
 TEST(EngineTest, SpeculationCanChangeBetweenRequests) {
   auto engine = make_tiny_engine({.speculative = plain()});
   const Finished expected = run(*engine, request_for("chat_tool", 24));
