@@ -1,9 +1,10 @@
-// Checks and times the skinny dense GEMM. Usage: gemm_lab check|time
+// Checks and times the skinny dense GEMM. Usage: gemm_lab check [quick] | time | sweep | prefill
 #include <cmath>
 #include <cstring>
 #include <string>
 
 #include "../common.h"
+#include "backend/cuda/cublas_lt.h"
 #include "kernels/gemm/skinny_gemm.h"
 #include "kernels/gemm/skinny_gemm_config.h"
 
@@ -17,16 +18,30 @@ struct Shape {
   int heads, outputs, inputs;
   bool out_is_float;
 };
-// Kimi-K2.6 on one of eight ranks, then shapes of the small model.
-constexpr Shape kShapes[] = {
-    {"q_a", 1, 1536, 7168, false},        {"q_a+kv_a", 1, 2112, 7168, false},
-    {"kv_a", 1, 576, 7168, false},        {"q_b", 1, 1536, 1536, false},
-    {"o_proj", 1, 7168, 1024, false},     {"shared gate_up", 1, 512, 7168, false},
-    {"shared down", 1, 7168, 256, false}, {"router", 1, 384, 7168, true},
-    {"W_UK absorb", 8, 512, 128, false},  {"W_UV up", 8, 128, 512, false},
-    {"lm_head", 1, 20480, 7168, true},    {"tiny hidden", 1, 192, 384, false},
-    {"tiny wide", 1, 2048, 128, true},    {"odd", 3, 48, 576, true}};
-constexpr int kTimed = 11;
+// Kimi-K2.6 on one of eight ranks and whole, then shapes of the small model.
+constexpr Shape kShapes[] = {{"q_a+kv_a", 1, 2112, 7168, false},
+                             {"q_a", 1, 1536, 7168, false},
+                             {"kv_a", 1, 576, 7168, false},
+                             {"q_b TP8", 1, 1536, 1536, false},
+                             {"q_b TP1", 1, 12288, 1536, false},
+                             {"o_proj TP8", 1, 7168, 1024, false},
+                             {"o_proj TP1", 1, 7168, 8192, false},
+                             {"gate_up TP8", 1, 512, 7168, false},
+                             {"gate_up TP1", 1, 4096, 7168, false},
+                             {"down TP8", 1, 7168, 256, false},
+                             {"down TP1", 1, 7168, 2048, false},
+                             {"router", 1, 384, 7168, true},
+                             {"W_UK TP8", 8, 512, 128, false},
+                             {"W_UK TP1", 64, 512, 128, false},
+                             {"W_UV TP8", 8, 128, 512, false},
+                             {"W_UV TP1", 64, 128, 512, false},
+                             {"lm_head TP8", 1, 20480, 7168, true},
+                             {"lm_head TP1", 1, 163840, 7168, true},
+                             {"tiny hidden", 1, 192, 384, false},
+                             {"tiny wide", 1, 2048, 128, true},
+                             {"odd", 3, 48, 576, true}};
+constexpr int kTimed = 18;
+constexpr int kTimedRows[] = {1, 8, 17, 32, 33, 64, 128, 256};
 
 __global__ void reference(const __nv_bfloat16* x, const __nv_bfloat16* w, Shape s, double* out) {
   const int token = blockIdx.y;
@@ -45,17 +60,12 @@ __global__ void reference(const __nv_bfloat16* x, const __nv_bfloat16* w, Shape 
 struct Buffers {
   __nv_bfloat16* x;
   void* out;
-  uint8_t* workspace;
-  size_t workspace_bytes;
 };
 
 Buffers make_buffers(const Shape& s, int tokens) {
   Buffers b;
   b.x = device_array<__nv_bfloat16>(size_t(tokens) * s.heads * s.inputs);
   b.out = device_array<float>(size_t(tokens) * s.heads * s.outputs);
-  b.workspace_bytes = skinny_gemm_workspace_bytes(tokens, s.heads, s.outputs, s.inputs);
-  b.workspace = device_array<uint8_t>(b.workspace_bytes);
-  CHECK_CUDA(cudaMemset(b.workspace, 0, skinny_gemm_counter_bytes()));
   lab::fill_normal<<<264, 256>>>(b.x, size_t(tokens) * s.heads * s.inputs, 11ull << 40, 1.0f);
   return b;
 }
@@ -65,7 +75,6 @@ void run(const Shape& s, const Buffers& b, const __nv_bfloat16* weight, int firs
   CHECK_CUDA(skinny_gemm({.x = b.x + size_t(first) * s.heads * s.inputs,
                           .weight = weight,
                           .out = out,
-                          .workspace = b.workspace,
                           .num_tokens = tokens,
                           .num_heads = s.heads,
                           .outputs = s.outputs,
@@ -79,18 +88,15 @@ void run(const Shape& s, const Buffers& b, const __nv_bfloat16* weight, int firs
 int failures = 0;
 
 void check(const Shape& s, bool quick) {
-  const int kMost = quick ? 130 : 1025;
-  constexpr int kReference = 40;
+  const bool large = s.outputs > 100'000;
+  const int kMost = quick || large ? 130 : 1025;
+  const int kReference = large ? 2 : 20;
   Buffers b = make_buffers(s, kMost);
   const size_t weights = size_t(s.heads) * s.outputs * s.inputs, row = size_t(s.heads) * s.outputs;
   auto* weight = device_array<__nv_bfloat16>(weights);
   lab::fill_normal<<<1320, 256>>>(weight, weights, 21ull << 40, 0.02f);
   auto* alone = device_array<float>(kMost * row);
-  const auto poison = [&] {
-    const size_t counters = skinny_gemm_counter_bytes();
-    CHECK_CUDA(cudaMemset(b.workspace + counters, 0xFF, b.workspace_bytes - counters));
-    CHECK_CUDA(cudaMemset(b.out, 0xFF, kMost * row * 4));
-  };
+  const auto poison = [&] { CHECK_CUDA(cudaMemset(b.out, 0xFF, kMost * row * 4)); };
   poison();
   for (int t = 0; t < kMost; ++t) run(s, b, weight, t, 1, alone + t * row, true, nullptr);
   double* want = device_array<double>(kReference * row);
@@ -121,40 +127,155 @@ void check(const Shape& s, bool quick) {
       std::printf("FAIL %s M=%d: %llu words differ from M=1\n", s.name, m, bits);
     }
   }
-  const SkinnyGemmSplit split = skinny_gemm_split(s.heads, s.outputs, s.inputs);
-  std::printf("check %-15s warps_k %d segments %2d steps %2d: rel. error %.2e, failures %d\n",
-              s.name, split.warps_k, split.segments, split.steps, error, failures);
-  for (void* p : std::initializer_list<void*>{b.x, b.out, b.workspace, weight, alone, want}) {
+  std::printf("check %-12s segments %d: rel. error %.2e, %zu row counts, failures %d\n", s.name,
+              skinny_gemm_segments(s.heads, s.outputs, s.inputs), error, sweep.size(), failures);
+  for (void* p : std::initializer_list<void*>{b.x, b.out, weight, alone, want}) {
     CHECK_CUDA(cudaFree(p));
   }
 }
 
 void time_shape(const Shape& s, double ceiling) {
   const size_t weights = size_t(s.heads) * s.outputs * s.inputs;
-  const size_t copies = std::max<size_t>(2, 400'000'000 / (weights * 2));
+  const size_t copies = std::max<size_t>(1, 400'000'000 / (weights * 2));
   auto* weight = device_array<__nv_bfloat16>(copies * weights);
   lab::fill_normal<<<1320, 256>>>(weight, copies * weights, 21ull << 40, 0.02f);
-  std::printf("%-15s", s.name);
-  for (int m : {1, 8, 17, 33, 64, 256}) {
+  std::printf("%-12s", s.name);
+  for (int m : kTimedRows) {
     Buffers b = make_buffers(s, m);
-    const int calls = static_cast<int>(std::min<size_t>(copies, 40));
+    const int calls = static_cast<int>(std::clamp<size_t>(copies, 3, 100));
     const float us = lab::time_graph(
         [&](cudaStream_t stream) {
           for (int i = 0; i < calls; ++i) {
-            run(s, b, weight + i * weights, 0, m, b.out, s.out_is_float, stream);
+            run(s, b, weight + i % copies * weights, 0, m, b.out, s.out_is_float, stream);
           }
         },
         calls, 9);
     const double bytes = 2.0 * weights + 2.0 * m * s.heads * s.inputs +
                          (s.out_is_float ? 4.0 : 2.0) * m * s.heads * s.outputs;
-    std::printf(" | %6.2f %5.2fx", us, us / (1.67 + bytes / ceiling * 1e-6));
+    std::printf(" | %6.2f %4.2fx", us, us / (1.67 + bytes / ceiling * 1e-6));
     CHECK_CUDA(cudaFree(b.x));
     CHECK_CUDA(cudaFree(b.out));
-    CHECK_CUDA(cudaFree(b.workspace));
   }
   std::printf("\n");
   std::fflush(stdout);
   CHECK_CUDA(cudaFree(weight));
+}
+
+// Times every tile that the kernel has, and checks that its bits are those of the choice.
+void sweep(const Shape& s, int m) {
+  const size_t weights = size_t(s.heads) * s.outputs * s.inputs, row = size_t(s.heads) * s.outputs;
+  const size_t copies = std::max<size_t>(1, 400'000'000 / (weights * 2));
+  auto* weight = device_array<__nv_bfloat16>(copies * weights);
+  lab::fill_normal<<<1320, 256>>>(weight, copies * weights, 21ull << 40, 0.02f);
+  Buffers b = make_buffers(s, m);
+  auto* want = device_array<float>(m * row);
+  run(s, b, weight, 0, m, want, s.out_is_float, nullptr);
+  const int segments = skinny_gemm_segments(s.heads, s.outputs, s.inputs);
+  const int calls = static_cast<int>(std::clamp<size_t>(copies, 3, 20));
+  const auto enqueue = [&](const SkinnyGemmTiles& t, int copy, cudaStream_t stream) {
+    CHECK_CUDA(skinny_gemm_with({.x = b.x,
+                                 .weight = weight + copy % copies * weights,
+                                 .out = b.out,
+                                 .num_tokens = m,
+                                 .num_heads = s.heads,
+                                 .outputs = s.outputs,
+                                 .inputs = s.inputs,
+                                 .x_stride = s.heads * s.inputs,
+                                 .out_stride = s.heads * s.outputs,
+                                 .out_is_float = s.out_is_float},
+                                t, stream));
+  };
+  std::printf("%-12s M=%d:", s.name, m);
+  for (int columns : {32, 64, 128, 256}) {
+    for (int warpgroups : {1, 2}) {
+      for (size_t shared : {231 * 1024 / 2 - 2048, 227 * 1024}) {
+        if ((warpgroups == 2 && columns < 128) || (columns < m && columns < 64)) continue;
+        SkinnyGemmTiles t = {.columns = columns, .warpgroups = warpgroups};
+        t.chunks = (m + columns - 1) / columns;
+        t.copied_rows = std::min(m, columns);
+        t.head_tiles = (s.outputs + 64 * warpgroups - 1) / (64 * warpgroups);
+        const size_t stage = 128 * (64 * warpgroups + columns);
+        const size_t exchange = 4 * skinny_sum_pitch(64 * warpgroups) * columns;
+        if (exchange + 1024 > shared) continue;
+        const int steps = s.inputs / 64;
+        t.stages = std::min<int>((steps + segments - 1) / segments, (shared - 1024) / stage);
+        if (t.stages < 2) continue;
+        t.shared_bytes = 1024 + std::max(t.stages * stage, exchange);
+        enqueue(t, 0, nullptr);
+        const auto bits = lab::different_words(b.out, want, m * row * (s.out_is_float ? 4 : 2) / 4);
+        if (bits != 0) ++failures;
+        const float us = lab::time_graph(
+            [&](cudaStream_t stream) {
+              for (int i = 0; i < calls; ++i) enqueue(t, i, stream);
+            },
+            calls, 5);
+        std::printf(" %dx%d/%d %.1f%s", columns, warpgroups, t.stages, us, bits ? " WRONG" : "");
+      }
+    }
+  }
+  std::printf("\n");
+  std::fflush(stdout);
+  for (void* p : std::initializer_list<void*>{b.x, b.out, weight, want}) CHECK_CUDA(cudaFree(p));
+}
+
+// Prompt rows: cuBLASLt's bits over the number of rows, its time and that of the decode form.
+void prefill(const Shape& s, coppice::CublasLt& lt) {
+  constexpr int kMost = 8192;
+  Buffers b = make_buffers(s, kMost);
+  const size_t weights = size_t(s.heads) * s.outputs * s.inputs, row = size_t(s.heads) * s.outputs;
+  auto* weight = device_array<__nv_bfloat16>(weights);
+  lab::fill_normal<<<1320, 256>>>(weight, weights, 21ull << 40, 0.02f);
+  auto* whole = device_array<float>(kMost * row);
+  const size_t element = s.out_is_float ? 4 : 2;
+  const auto multiply = [&](int first, int tokens, void* out, cudaStream_t stream) {
+    return lt.multiply({.x = b.x + size_t(first) * s.heads * s.inputs,
+                        .weight = weight,
+                        .out = out,
+                        .tokens = tokens,
+                        .heads = s.heads,
+                        .outputs = s.outputs,
+                        .inputs = s.inputs,
+                        .x_stride = s.heads * s.inputs,
+                        .out_stride = s.heads * s.outputs,
+                        .out_is_f32 = s.out_is_float},
+                       stream);
+  };
+  CHECK_CUDA(cudaMemset(whole, 0xFF, kMost * row * 4));
+  if (!multiply(0, kMost, whole, nullptr)) {
+    std::printf("prefill %-12s: no algorithm\n", s.name);
+    return;
+  }
+  // Against the decode form, whose own error is known.
+  run(s, b, weight, 0, kMost, b.out, s.out_is_float, nullptr);
+  const auto apart = lab::different_words(whole, b.out, kMost * row * element / 4);
+  int failures_here = 0;
+  for (int m : {1, 2, 5, 16, 17, 64, 100, 127, 128, 129, 255, 257, 511, 1000, 2048, 5000}) {
+    for (int first : {0, 1111}) {
+      CHECK_CUDA(cudaMemset(b.out, 0xFF, (m + 1) * row * 4));
+      multiply(first, m, b.out, nullptr);
+      const auto bits = lab::different_words(
+          b.out, reinterpret_cast<uint8_t*>(whole) + first * row * element, m * row * element / 4);
+      if (bits != 0) {
+        ++failures_here;
+        std::printf("FAIL %s rows %d at %d: %llu words differ\n", s.name, m, first, bits);
+      }
+    }
+  }
+  failures += failures_here;
+  std::printf("prefill %-12s: %5.2f %% of words differ from decode, failures %d", s.name,
+              100.0 * apart / (kMost * row * element / 4.0), failures_here);
+  for (int m : {2048, 8192}) {
+    const float us =
+        lab::time_graph([&](cudaStream_t stream) { multiply(0, m, b.out, stream); }, 1, 7);
+    const float own = lab::time_graph(
+        [&](cudaStream_t stream) { run(s, b, weight, 0, m, b.out, s.out_is_float, stream); }, 1, 7);
+    const double flops = 2.0 * m * weights;
+    std::printf(" | %4d rows: Lt %7.1f us %4.0f TFLOP/s, own %7.1f us %4.0f", m, us,
+                flops / us * 1e-6, own, flops / own * 1e-6);
+  }
+  std::printf("\n");
+  std::fflush(stdout);
+  for (void* p : std::initializer_list<void*>{b.x, b.out, weight, whole}) CHECK_CUDA(cudaFree(p));
 }
 
 }  // namespace
@@ -165,11 +286,28 @@ int main(int argc, char** argv) {
     lab::fill_words<<<1320, 256>>>(reinterpret_cast<uint32_t*>(data), 1ull << 30, 5);
     const double ceiling = lab::read_ceiling(data, 4ull << 30);
     std::printf(
-        "read ceiling %.3f TB/s; us and multiple of the reachable floor at M = 1 8 17 33 64 256\n",
+        "read ceiling %.3f TB/s; us and multiple of the reachable floor at M = 1 8 17 32 33 64 128 "
+        "256\n",
         ceiling);
     for (int i = 0; i < kTimed; ++i) time_shape(kShapes[i], ceiling);
+  } else if (argc > 1 && std::string(argv[1]) == "sweep") {
+    for (int m : {48, 96, 128, 256, 512}) {
+      for (const Shape& s : kShapes) {
+        if (s.outputs < 100'000 && s.heads * s.outputs > 192) sweep(s, m);
+      }
+    }
+  } else if (argc > 1 && std::string(argv[1]) == "prefill") {
+    const auto lt = coppice::CublasLt::load();
+    if (!lt) return std::printf("no cuBLASLt\n"), 1;
+    std::printf("cuBLASLt %zu\n", lt->version());
+    for (const Shape& s : kShapes) {
+      if (s.outputs < 20000) prefill(s, *lt);
+    }
   } else {
-    for (const Shape& s : kShapes) check(s, argc > 2);
+    for (const Shape& s : kShapes) {
+      if (argc > 2 && int64_t{s.heads} * s.outputs * s.inputs > 3'000'000) continue;
+      check(s, argc > 2);
+    }
   }
   return failures != 0;
 }

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "backend/backend.h"
+#include "backend/cuda/cublas_lt.h"
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/cuda_device.h"
 #include "backend/cuda/cuda_memory.h"
@@ -97,15 +98,20 @@ class CudaBackend final : public Backend {
 
   // out[t, h] = W[h] x[t, h]; x and out [T, num_heads * n].
   void product(const Tensor& x, const LinearWeight& weight, const Tensor& out,
-               std::int64_t num_heads);
+               std::int64_t num_heads, Provenance provenance);
+  // The same by cuBLASLt; false if it is not there or has no fitting algorithm for the shape.
+  bool prompt_product(const Tensor& x, const LinearWeight& weight, const Tensor& out,
+                      std::int64_t num_heads);
   kernels::MlaAttentionParams mla_params(const AttentionMetadata& metadata, std::int64_t num_heads);
 
   CudaDevice device_;
   Stream stream_;
   // Each kernel family keeps counters at the front of its own workspace, zero between calls.
-  CudaWorkspace gemm_workspace_{stream()}, moe_workspace_{stream()}, mla_workspace_{stream()},
-      gqa_workspace_{stream()}, top_k_workspace_{stream()}, greedy_workspace_{stream()},
-      counts_workspace_{stream()}, ticket_workspace_{stream()};
+  CudaWorkspace moe_workspace_{stream()}, mla_workspace_{stream()}, gqa_workspace_{stream()},
+      top_k_workspace_{stream()}, greedy_workspace_{stream()}, counts_workspace_{stream()},
+      ticket_workspace_{stream()};
+  std::unique_ptr<CublasLt> cublas_lt_;
+  bool cublas_lt_tried_ = false;  // loaded at the first prompt
   GraphCache graphs_;
 };
 

@@ -55,12 +55,13 @@ void CudaBackend::add_rms_norm(const AddRmsNormArgs& args) {
 }
 
 void CudaBackend::product(const Tensor& x, const LinearWeight& weight, const Tensor& out,
-                          std::int64_t num_heads) {
+                          std::int64_t num_heads, Provenance provenance) {
   const std::int64_t outputs = weight.out_features / num_heads, inputs = weight.in_features;
   const void* const matrix = static_cast<const CudaMatrix*>(weight.packed.get())->data.data();
   const bool out_is_f32 = out.dtype() == DType::kF32;
-  const bool fits_tensor_cores =
-      outputs % 16 == 0 && inputs % 64 == 0 && x.row_stride() % 8 == 0 && out.row_stride() % 2 == 0;
+  const bool fits_tensor_cores = outputs % 16 == 0 && inputs % 64 == 0 && x.row_stride() % 8 == 0 &&
+                                 out.row_stride() % 2 == 0 &&
+                                 reinterpret_cast<std::uintptr_t>(x.raw()) % 16 == 0;
   if (!fits_tensor_cores) {
     cuda_check(kernels::row_product({.x = x.raw(),
                                      .weight = matrix,
@@ -76,15 +77,12 @@ void CudaBackend::product(const Tensor& x, const LinearWeight& weight, const Ten
                "row_product");
     return;
   }
-  const int tokens = to_int(x.shape(0)), heads = to_int(num_heads);
-  void* const workspace = gemm_workspace_.get(
-      kernels::skinny_gemm_workspace_bytes(tokens, heads, to_int(outputs), to_int(inputs)));
+  if (provenance == Provenance::kPrompt && prompt_product(x, weight, out, num_heads)) return;
   cuda_check(kernels::skinny_gemm({.x = x.raw(),
                                    .weight = matrix,
                                    .out = out.raw(),
-                                   .workspace = workspace,
-                                   .num_tokens = tokens,
-                                   .num_heads = heads,
+                                   .num_tokens = to_int(x.shape(0)),
+                                   .num_heads = to_int(num_heads),
                                    .outputs = to_int(outputs),
                                    .inputs = to_int(inputs),
                                    .x_stride = x.row_stride(),
@@ -94,12 +92,35 @@ void CudaBackend::product(const Tensor& x, const LinearWeight& weight, const Ten
              "skinny_gemm");
 }
 
+bool CudaBackend::prompt_product(const Tensor& x, const LinearWeight& weight, const Tensor& out,
+                                 std::int64_t num_heads) {
+  if (!cublas_lt_tried_) {
+    cublas_lt_tried_ = true;
+    cublas_lt_ = CublasLt::load();
+  }
+  const bool aligned =
+      out.row_stride() % 8 == 0 && reinterpret_cast<std::uintptr_t>(out.raw()) % 16 == 0;
+  if (cublas_lt_ == nullptr || !aligned) return false;
+  return cublas_lt_->multiply(
+      {.x = x.raw(),
+       .weight = static_cast<const CudaMatrix*>(weight.packed.get())->data.data(),
+       .out = out.raw(),
+       .tokens = x.shape(0),
+       .heads = num_heads,
+       .outputs = weight.out_features / num_heads,
+       .inputs = weight.in_features,
+       .x_stride = x.row_stride(),
+       .out_stride = out.row_stride(),
+       .out_is_f32 = out.dtype() == DType::kF32},
+      stream());
+}
+
 void CudaBackend::linear(const LinearArgs& args) {
-  product(args.x, *args.weight, args.out, 1);
+  product(args.x, *args.weight, args.out, 1, args.provenance);
 }
 
 void CudaBackend::head_linear(const HeadLinearArgs& args) {
-  product(args.x, *args.weight, args.out, args.x.shape(1));
+  product(args.x, *args.weight, args.out, args.x.shape(1), args.provenance);
 }
 
 void CudaBackend::silu_mul(const SiluMulArgs& args) {
@@ -205,6 +226,7 @@ kernels::MlaAttentionParams CudaBackend::mla_params(const AttentionMetadata& met
           .max_blocks = to_int(metadata.block_tables.shape(1)),
           .num_rows = rows,
           .num_heads = to_int(num_heads),
+          .prompt = metadata.provenance == Provenance::kPrompt,
           .workspace = mla_workspace_.get(kernels::mla_attention_workspace_bytes(rows, max_path))};
 }
 

@@ -8,10 +8,11 @@
 namespace coppice::kernels {
 
 // The kernel may start while its predecessor still runs; it must call grid_dependency_wait() before
-// it touches anything an earlier kernel of the stream reads or writes.
+// it touches anything an earlier kernel of the stream reads or writes. `cluster`: blocks in x that
+// are scheduled together.
 template <class... Params, class... Args>
-cudaError_t launch_dependent(void (*kernel)(Params...), dim3 grid, int threads, size_t shared_bytes,
-                             cudaStream_t stream, const Args&... args) {
+cudaError_t launch_clusters(void (*kernel)(Params...), dim3 grid, unsigned cluster, int threads,
+                            size_t shared_bytes, cudaStream_t stream, const Args&... args) {
   if (shared_bytes > 48 * 1024) {  // more than a kernel may have without asking
     const cudaError_t error = cudaFuncSetAttribute(
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
@@ -22,12 +23,20 @@ cudaError_t launch_dependent(void (*kernel)(Params...), dim3 grid, int threads, 
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {cluster, 1, 1};
+  config.attrs = attributes;
+  config.numAttrs = cluster > 1 ? 2 : 1;
   return cudaLaunchKernelEx(&config, kernel, Params(args)...);
+}
+
+template <class... Params, class... Args>
+cudaError_t launch_dependent(void (*kernel)(Params...), dim3 grid, int threads, size_t shared_bytes,
+                             cudaStream_t stream, const Args&... args) {
+  return launch_clusters(kernel, grid, 1, threads, shared_bytes, stream, args...);
 }
 
 }  // namespace coppice::kernels

@@ -1,5 +1,8 @@
 #include "kernels/draft/draft.h"
 
+#include "kernels/common/grid_dependency.cuh"
+#include "kernels/common/launch.h"
+
 namespace coppice::kernels {
 namespace {
 
@@ -8,6 +11,8 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 
 __global__ void compile_draft_kernel(CompileDraftParams params) {
+  grid_dependency_launch();
+  grid_dependency_wait();
   const int row = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (row >= params.num_seqs * params.block_size) return;
   const int b = row / params.block_size, j = row % params.block_size;
@@ -43,6 +48,8 @@ __device__ int latest_match(const int32_t* history, int len, int n, int* shared_
 
 __global__ void ngram_propose_kernel(NgramProposeParams params) {
   __shared__ int shared_best;
+  grid_dependency_launch();
+  grid_dependency_wait();
   const int b = static_cast<int>(blockIdx.x);
   const int32_t anchor = params.anchors[b];
   const int64_t tree = int64_t{b} * (params.trees.max_nodes + 1);
@@ -99,6 +106,8 @@ __device__ float block_max(float value, float* shared) {
 
 __global__ void choice_log_probs_kernel(ChoiceLogProbsParams params) {
   __shared__ float shared[kWarps];
+  grid_dependency_launch();
+  grid_dependency_wait();
   const int row = static_cast<int>(blockIdx.x);
   const int32_t choice = params.choices[row];
   if (choice < 0) {
@@ -122,21 +131,21 @@ __global__ void choice_log_probs_kernel(ChoiceLogProbsParams params) {
 cudaError_t compile_draft(const CompileDraftParams& params, cudaStream_t stream) {
   const int rows = params.num_seqs * params.block_size;
   if (rows == 0) return cudaSuccess;
-  compile_draft_kernel<<<static_cast<unsigned>((rows + kThreads - 1) / kThreads), kThreads, 0,
-                         stream>>>(params);
-  return cudaGetLastError();
+  return launch_dependent(compile_draft_kernel,
+                          dim3(static_cast<unsigned>((rows + kThreads - 1) / kThreads)), kThreads,
+                          0, stream, params);
 }
 
 cudaError_t ngram_propose(const NgramProposeParams& params, cudaStream_t stream) {
   if (params.num_seqs == 0) return cudaSuccess;
-  ngram_propose_kernel<<<static_cast<unsigned>(params.num_seqs), kThreads, 0, stream>>>(params);
-  return cudaGetLastError();
+  return launch_dependent(ngram_propose_kernel, dim3(static_cast<unsigned>(params.num_seqs)),
+                          kThreads, 0, stream, params);
 }
 
 cudaError_t choice_log_probs(const ChoiceLogProbsParams& params, cudaStream_t stream) {
   if (params.num_rows == 0) return cudaSuccess;
-  choice_log_probs_kernel<<<static_cast<unsigned>(params.num_rows), kThreads, 0, stream>>>(params);
-  return cudaGetLastError();
+  return launch_dependent(choice_log_probs_kernel, dim3(static_cast<unsigned>(params.num_rows)),
+                          kThreads, 0, stream, params);
 }
 
 }  // namespace coppice::kernels

@@ -1,393 +1,235 @@
 // Device side of skinny_gemm.h.
 //
-// One persistent block per SM; warps have roles: eight multiply, four stream weights and two stream
-// inputs into a ring of stages, four add the multiplying warps' sums and write results. Weights
-// start to flow before the previous kernel has finished. Weights are the 16-row operand of the MMA,
-// tokens its eight columns. Within a group of 32 inputs lane q of a row takes inputs 8 q to 8 q + 7
-// for both operands, so plain 16-byte loads of row-major data are fragments.
+// A block multiplies one tile of 64 outputs by up to 256 tokens over one segment of the inputs:
+// four warps issue warpgroup products, one warp streams weights and one inputs into a ring of
+// stages of 64 inputs. Weights start to flow before the previous kernel has finished. The blocks of
+// the segments of a tile form a cluster and add their sums through each other's shared memory.
 #pragma once
 
+#include <cuda.h>
 #include <cuda_bf16.h>
 
-#include "kernels/common/async_copy.cuh"
 #include "kernels/common/bulk_copy.cuh"
+#include "kernels/common/cluster.cuh"
 #include "kernels/common/grid_dependency.cuh"
-#include "kernels/common/mma.cuh"
-#include "kernels/common/registers.cuh"
+#include "kernels/common/mbarrier.cuh"
 #include "kernels/common/ring_index.cuh"
 #include "kernels/common/sync.cuh"
+#include "kernels/common/tensor_copy.cuh"
+#include "kernels/common/wgmma_tiles.cuh"
 #include "kernels/gemm/skinny_gemm.h"
 #include "kernels/gemm/skinny_gemm_config.h"
 
 namespace coppice::kernels {
 
-inline constexpr int kSkinnyWarps = 8;  // that multiply: two warpgroups
-inline constexpr int kSkinnyWeightThreads = 128, kSkinnyInputThreads = 64;
-inline constexpr int kSkinnyFinishWarps = 4;
-inline constexpr int kSkinnyFirstWeight = 32 * kSkinnyWarps;  // first thread of each role
-inline constexpr int kSkinnyFirstInput = kSkinnyFirstWeight + kSkinnyWeightThreads;
-inline constexpr int kSkinnyFirstFinish = kSkinnyFirstInput + kSkinnyInputThreads;
-inline constexpr int kSkinnyLastFinish = kSkinnyFirstFinish + 32 * kSkinnyFinishWarps;
-// Whole warpgroups, which can trade registers: the last two warps have no role.
-inline constexpr int kSkinnyThreads = (kSkinnyLastFinish + 127) / 128 * 128;
-
 struct SkinnyGemmKernelParams {
-  SkinnyGemmParams op;
-  SkinnyGemmSplit split;
-  SkinnyGemmTiles tiles;
-  uint32_t* piece_counters;  // [pieces] segments that are done
-  float4* partial;           // [pieces, segments, 32 lanes]
-  int groups;                // of outputs per head: 16 * kTiles * 8 / warps_k each
+  void* out;
+  int64_t out_stride;  // elements between tokens
+  int num_tokens, outputs, inputs;
+  int segments, head_tiles, copied_rows, stages;  // skinny_gemm_config.h
+  bool out_is_float;
 };
 
-// Work item: one group of outputs of one head, one segment of the inputs, one chunk of tokens.
-struct SkinnyItem {
-  int head, group, segment, chunk;
+// Sizes that follow from the tile.
+template <int kColumns, int kWarpgroups>
+struct SkinnyTile {
+  static constexpr int kOutputs = 64 * kWarpgroups;
+  static constexpr int kMathThreads = 128 * kWarpgroups;
+  static constexpr int kThreads = kMathThreads + 64;
+  static constexpr int kRowBytes = 2 * kSkinnyStepInputs;
+  static constexpr int kWeightBytes = kOutputs * kRowBytes;
+  static constexpr int kStageBytes = kWeightBytes + kColumns * kRowBytes;
+  static constexpr int kPitch = skinny_sum_pitch(kOutputs);
+  static constexpr int kBlocksPerSm = kColumns < 256 && kWarpgroups == 1 ? 2 : 1;
 };
 
-struct SkinnyRange {
+// The matrices as the copy engine sees them, in boxes of 64 inputs x rows with the 128-byte
+// swizzle; rows beyond the end read as zeros.
+struct SkinnyGemmMaps {
+  CUtensorMap weight;  // [num_heads * outputs, inputs]
+  CUtensorMap x;       // [num_tokens, num_heads * inputs]
+};
+
+// Shared memory of a block: stages of weights, then inputs; after them the barriers. The sums of a
+// tile that blocks exchange take the place of the stages.
+struct SkinnyShared {
+  uint8_t* stages;
+  float* sums;  // [tokens][kPitch]
+  uint64_t *full, *empty;
+  __device__ SkinnyShared(uint8_t* base)
+      : stages(base + 1024),
+        sums(reinterpret_cast<float*>(base + 1024)),
+        full(reinterpret_cast<uint64_t*>(base)),
+        empty(full + 32) {}
+};
+
+struct SkinnySteps {
   int begin, end;
 };
 
-__device__ inline SkinnyItem decode_item(const SkinnyGemmKernelParams& p, int item) {
-  SkinnyItem i;
-  i.chunk = item % p.tiles.chunks;
-  item /= p.tiles.chunks;
-  i.segment = item % p.split.segments;
-  item /= p.split.segments;
-  i.group = item % p.groups;
-  i.head = item / p.groups;
-  return i;
+__device__ inline SkinnySteps skinny_steps(const SkinnyGemmKernelParams& p) {
+  const int steps = p.inputs / kSkinnyStepInputs, segment = blockIdx.x;
+  return {segment * steps / p.segments, (segment + 1) * steps / p.segments};
 }
 
-// Shared memory of a block. A ring stage holds one step of weight rows, then of input rows, all
-// `pitch` bytes apart: 64 more than a multiple of 128, so that fragment loads meet no bank twice.
-struct SkinnyShared {
-  uint8_t* stages;
-  float4* sums;  // [kSkinnySumSlots, warps, 32 lanes]
-  uint64_t *weights_full, *inputs_full, *empty;
-  uint64_t *sums_full, *sums_empty;  // [kSkinnySumSlots]
-};
-
-__device__ inline SkinnyShared carve_skinny_shared(const SkinnyGemmKernelParams& p, uint8_t* base) {
-  SkinnyShared s;
-  s.stages = base;
-  s.sums = reinterpret_cast<float4*>(base + p.tiles.stages * p.tiles.stage_bytes);
-  s.weights_full = reinterpret_cast<uint64_t*>(s.sums + kSkinnySumSlots * kSkinnyWarps * 32);
-  s.inputs_full = s.weights_full + p.tiles.stages;
-  s.empty = s.inputs_full + p.tiles.stages;
-  s.sums_full = s.empty + p.tiles.stages;
-  s.sums_empty = s.sums_full + kSkinnySumSlots;
-  return s;
-}
-
-__device__ inline void init_skinny_barriers(const SkinnyGemmKernelParams& p,
-                                            const SkinnyShared& s) {
-  for (int i = 0; i < p.tiles.stages; ++i) {
-    mbarrier_init(&s.weights_full[i], kSkinnyWeightThreads);
-    mbarrier_init(&s.inputs_full[i], kSkinnyInputThreads);
-    mbarrier_init(&s.empty[i], kSkinnyWarps);
-  }
-  for (int i = 0; i < kSkinnySumSlots; ++i) {
-    mbarrier_init(&s.sums_full[i], kSkinnyWarps);
-    mbarrier_init(&s.sums_empty[i], 1);
-  }
-  mbarrier_init_fence();
-}
-
-// ------------------------------------------------------------------------------------- producers
-
-// Which 16 bytes of which rows of a step a producing thread copies: the same piece of every
-// `row_step`-th row.
-struct RowPiece {
-  int input, first_row, row_step, pitch;
-};
-
-template <int kThreads>
-__device__ inline RowPiece row_piece(int warps_k, int thread) {
-  const int row_copies = warps_k * kSkinnyCellInputs / 8;  // at most kThreads
-  return {thread % row_copies * 8, thread / row_copies, kThreads / row_copies,
-          row_copies * 16 + 64};
-}
-
-// Starts the copies of this thread's piece of rows [0, count): `from` is the piece in row 0, rows
-// are `stride` elements apart.
-template <typename... Policy>
-__device__ inline void copy_pieces(const RowPiece& piece, uint8_t* to, const __nv_bfloat16* from,
-                                   int count, int64_t stride, Policy... policy) {
-  to += piece.first_row * piece.pitch;
-  from += piece.first_row * stride;
-  const int to_step = piece.row_step * piece.pitch;
-  const int64_t from_step = piece.row_step * stride;
-#pragma unroll 4
-  for (int row = piece.first_row; row < count; row += piece.row_step) {
-    async_copy_16(to, from, policy...);
-    to += to_step;
-    from += from_step;
-  }
-}
-
-template <int kTiles>
-__device__ void produce_weight_rows(const SkinnyGemmKernelParams& p, const SkinnyShared& shared,
-                                    SkinnyRange range) {
-  const int rows = 16 * kTiles * kSkinnyWarps / p.split.warps_k;
-  const int row_inputs = p.split.warps_k * kSkinnyCellInputs;
-  const RowPiece piece =
-      row_piece<kSkinnyWeightThreads>(p.split.warps_k, threadIdx.x - kSkinnyFirstWeight);
+// One thread. Weights depend on no earlier kernel.
+template <class Tile>
+__device__ inline void skinny_produce_weights(const SkinnyGemmKernelParams& p,
+                                              const SkinnyGemmMaps& maps, const SkinnyShared& s) {
+  const SkinnySteps steps = skinny_steps(p);
+  const int tile = blockIdx.z;
+  const int row = tile / p.head_tiles * p.outputs + tile % p.head_tiles * Tile::kOutputs;
   const uint64_t policy = evict_first_policy();
-  const auto* weight = static_cast<const __nv_bfloat16*>(p.op.weight);
   RingIndex at;
-  for (int index = range.begin; index < range.end; ++index) {
-    const SkinnyItem item = decode_item(p, index);
-    const int first_row = item.group * rows, count = min(rows, p.op.outputs - first_row);
-    const auto* source = weight + (int64_t{item.head} * p.op.outputs + first_row) * p.op.inputs +
-                         item.segment * p.split.steps * row_inputs;
-    for (int step = 0; step < p.split.steps; ++step) {
-      mbarrier_wait(&shared.empty[at.index], at.parity ^ 1);
-      uint8_t* stage = shared.stages + at.index * p.tiles.stage_bytes + piece.input * 2;
-      const auto* from = source + step * row_inputs + piece.input;
-      copy_pieces(piece, stage, from, count, p.op.inputs, policy);
-      async_copy_arrive(&shared.weights_full[at.index]);
-      at.advance(p.tiles.stages);
-    }
+  for (int step = steps.begin; step < steps.end; ++step) {
+    mbarrier_wait(&s.empty[at.index], at.parity ^ 1);
+    mbarrier_arrive_expect(&s.full[at.index], Tile::kWeightBytes);
+    tensor_copy_to_shared(shared_address(s.stages + at.index * Tile::kStageBytes), &maps.weight,
+                          step * kSkinnyStepInputs, row, &s.full[at.index], policy);
+    at.advance(p.stages);
   }
 }
 
-template <int kTiles, int kColumns>
-__device__ void produce_input_rows(const SkinnyGemmKernelParams& p, const SkinnyShared& shared,
-                                   SkinnyRange range) {
-  const int weight_rows = 16 * kTiles * kSkinnyWarps / p.split.warps_k;
-  const int row_inputs = p.split.warps_k * kSkinnyCellInputs;
-  const RowPiece piece =
-      row_piece<kSkinnyInputThreads>(p.split.warps_k, threadIdx.x - kSkinnyFirstInput);
-  const auto* x = static_cast<const __nv_bfloat16*>(p.op.x);
+// One thread. Rows of the stage beyond the last token keep whatever they hold: their columns of the
+// product are dropped.
+template <class Tile>
+__device__ inline void skinny_produce_inputs(const SkinnyGemmKernelParams& p,
+                                             const SkinnyGemmMaps& maps, const SkinnyShared& s,
+                                             int first_token) {
+  const SkinnySteps steps = skinny_steps(p);
+  const int first_input = static_cast<int>(blockIdx.z) / p.head_tiles * p.inputs;
   RingIndex at;
-  for (int index = range.begin; index < range.end; ++index) {
-    const SkinnyItem item = decode_item(p, index);
-    const int first_token = item.chunk * kColumns * 8;
-    const int count = min(kColumns * 8, p.op.num_tokens - first_token);
-    const auto* source = x + first_token * p.op.x_stride + int64_t{item.head} * p.op.inputs +
-                         item.segment * p.split.steps * row_inputs;
-    for (int step = 0; step < p.split.steps; ++step) {
-      mbarrier_wait(&shared.empty[at.index], at.parity ^ 1);
-      uint8_t* stage = shared.stages + at.index * p.tiles.stage_bytes + weight_rows * piece.pitch +
-                       piece.input * 2;
-      const auto* from = source + step * row_inputs + piece.input;
-      copy_pieces(piece, stage, from, count, p.op.x_stride);
-      async_copy_arrive(&shared.inputs_full[at.index]);
-      at.advance(p.tiles.stages);
-    }
+  for (int step = steps.begin; step < steps.end; ++step) {
+    mbarrier_wait(&s.empty[at.index], at.parity ^ 1);
+    mbarrier_arrive_expect(&s.full[at.index], p.copied_rows * Tile::kRowBytes);
+    tensor_copy_to_shared(
+        shared_address(s.stages + at.index * Tile::kStageBytes + Tile::kWeightBytes), &maps.x,
+        first_input + step * kSkinnyStepInputs, first_token, &s.full[at.index]);
+    at.advance(p.stages);
   }
 }
 
-// --------------------------------------------------------------------------------------- results
-
-// Writes columns 2 q, 2 q + 1 of outputs g, g + 8 of an m16 tile.
-__device__ inline void write_outputs(const SkinnyGemmKernelParams& p, const SkinnyItem& item,
-                                     int tile16, int first_token, float4 c) {
+// The math warps: sums of this block's segment.
+template <class Tile, int kColumns>
+__device__ inline void skinny_multiply(const SkinnyGemmKernelParams& p, const SkinnyShared& s,
+                                       float (&sum)[kColumns / 2]) {
+  const SkinnySteps steps = skinny_steps(p);
   const int lane = threadIdx.x % 32;
-  const int64_t output = int64_t{item.head} * p.op.outputs + tile16 * 16 + lane / 4;
-#pragma unroll
-  for (int j = 0; j < 2; ++j) {
-    const int token = first_token + lane % 4 * 2 + j;
-    if (token >= p.op.num_tokens) continue;
-    const int64_t to = token * p.op.out_stride + output;
-    const float low = j ? c.y : c.x, high = j ? c.w : c.z;
-    if (p.op.out_is_float) {
-      static_cast<float*>(p.op.out)[to] = low;
-      static_cast<float*>(p.op.out)[to + 8] = high;
-    } else {
-      static_cast<__nv_bfloat16*>(p.op.out)[to] = __float2bfloat16_rn(low);
-      static_cast<__nv_bfloat16*>(p.op.out)[to + 8] = __float2bfloat16_rn(high);
-    }
-  }
-}
-
-__device__ inline void add(float4& sum, float4 part) {
-  sum.x = __fadd_rn(sum.x, part.x);
-  sum.y = __fadd_rn(sum.y, part.y);
-  sum.z = __fadd_rn(sum.z, part.z);
-  sum.w = __fadd_rn(sum.w, part.w);
-}
-
-// A piece is one m16 tile of outputs by one n8 tile of tokens. The pieces of an item go to the
-// finishing warps in turn, by way of a ring of slots that all share.
-struct SkinnyPiece {
-  int tile16, column;  // the m16 tile of the head, the n8 tile over all chunks
-};
-
-__device__ inline int64_t piece_index(const SkinnyGemmKernelParams& p, int head,
-                                      const SkinnyPiece& piece) {
-  const int columns = p.tiles.chunks * p.tiles.columns;
-  return (int64_t{head} * (p.op.outputs / 16) + piece.tile16) * columns + piece.column;
-}
-
-// Adds all segments of a piece in order and writes it.
-__device__ inline void combine_segments(const SkinnyGemmKernelParams& p, const SkinnyItem& item,
-                                        const SkinnyPiece& piece) {
-  constexpr int kBatch = 8;  // loads in flight
-  const int segments = p.split.segments;
-  const float4* parts =
-      p.partial + piece_index(p, item.head, piece) * segments * 32 + threadIdx.x % 32;
-  float4 total = make_float4(0, 0, 0, 0);
-  for (int first = 0; first < segments; first += kBatch) {
-    float4 part[kBatch];
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (first + i < segments) part[i] = __ldcg(&parts[(first + i) * 32]);
-    }
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (first + i < segments) add(total, part[i]);
-    }
-  }
-  write_outputs(p, item, piece.tile16, piece.column * 8, total);
-}
-
-// Adds the sums of the warps that share inputs, in warp order. With several segments the warp that
-// brings the last one of a piece adds all of them.
-template <int kTiles, int kColumns>
-__device__ void finish_rows(const SkinnyGemmKernelParams& p, const SkinnyShared& shared,
-                            SkinnyRange range) {
-  const int finisher = (threadIdx.x - kSkinnyFirstFinish) / 32, lane = threadIdx.x % 32;
-  const int warps_k = p.split.warps_k, warp_rows = kSkinnyWarps / warps_k;
-  uint32_t turn = 0;  // of the piece, over all items of the block
-  for (int index = range.begin; index < range.end; ++index) {
-    const SkinnyItem item = decode_item(p, index);
-    SkinnyPiece mine = {};  // lane i keeps this warp's i-th piece of the item
-    int count = 0;
-    for (int i = 0; i < kTiles * kColumns; ++i, ++turn) {
-      if (turn % kSkinnyFinishWarps != finisher) continue;
-      const int slot = turn % kSkinnySumSlots, m = i / kColumns;
-      mbarrier_wait(&shared.sums_full[slot], turn / kSkinnySumSlots % 2);
-      for (int r = 0; r < warp_rows; ++r) {
-        const SkinnyPiece piece = {(item.group * warp_rows + r) * kTiles + m,
-                                   item.chunk * kColumns + i % kColumns};
-        if (piece.tile16 * 16 >= p.op.outputs || piece.column * 8 >= p.op.num_tokens) continue;
-        const float4* parts = shared.sums + (slot * kSkinnyWarps + r * warps_k) * 32 + lane;
-        float4 total = make_float4(0, 0, 0, 0);
-        for (int k = 0; k < warps_k; ++k) add(total, parts[k * 32]);
-        if (p.split.segments == 1) {
-          write_outputs(p, item, piece.tile16, piece.column * 8, total);
-          continue;
-        }
-        const int64_t at = piece_index(p, item.head, piece) * p.split.segments + item.segment;
-        p.partial[at * 32 + lane] = total;
-        if (lane == count) mine = piece;
-        ++count;
-      }
-      __syncwarp();
-      if (lane == 0) mbarrier_arrive(&shared.sums_empty[slot]);
-    }
-    if (count == 0) continue;
-    bool last = false;
-    if (lane < count) {
-      uint32_t* counter = &p.piece_counters[piece_index(p, item.head, mine)];
-      last = fetch_add_acq_rel(counter, 1) + 1 == static_cast<uint32_t>(p.split.segments);
-      if (last) *counter = 0;
-    }
-    for (uint32_t ready = __ballot_sync(~0u, last); ready; ready &= ready - 1) {
-      const int from = __ffs(ready) - 1;
-      combine_segments(p, item,
-                       {__shfl_sync(~0u, mine.tile16, from), __shfl_sync(~0u, mine.column, from)});
-    }
-  }
-}
-
-// ------------------------------------------------------------------------------------ multiplying
-
-// One step of this warp: `weights` points at lane q's bytes of row g of its first tile, `inputs` at
-// lane q's bytes of the first token, `row[n]` is the offset of the token in column 8 n + g.
-template <int kTiles, int kColumns>
-__device__ inline void multiply_step(float4 (&sum)[kTiles][kColumns], const uint8_t* weights,
-                                     const uint8_t* inputs, const int (&row)[kColumns], int pitch) {
-#pragma unroll
-  for (int group = 0; group < 2; ++group) {
-    uint4 x[kColumns];
-#pragma unroll
-    for (int n = 0; n < kColumns; ++n) {
-      x[n] = *reinterpret_cast<const uint4*>(inputs + row[n] + group * 64);
-    }
-#pragma unroll
-    for (int m = 0; m < kTiles; ++m) {
-      const uint8_t* from = weights + m * 16 * pitch + group * 64;
-      const uint4 low = *reinterpret_cast<const uint4*>(from);
-      const uint4 high = *reinterpret_cast<const uint4*>(from + 8 * pitch);
-#pragma unroll
-      for (int n = 0; n < kColumns; ++n) {
-        sum[m][n] = mma_m16n8k16_bf16(low.x, high.x, low.y, high.y, x[n].x, x[n].y, sum[m][n]);
-        sum[m][n] = mma_m16n8k16_bf16(low.z, high.z, low.w, high.w, x[n].z, x[n].w, sum[m][n]);
-      }
-    }
-  }
-}
-
-template <int kTiles, int kColumns>
-__device__ void multiply_rows(const SkinnyGemmKernelParams& p, const SkinnyShared& shared,
-                              SkinnyRange range) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int warps_k = p.split.warps_k;
-  const int pitch = warps_k * kSkinnyCellInputs * 2 + 64;
-  const int weight_rows = 16 * kTiles * kSkinnyWarps / warps_k;
-  const int column_bytes = warp % warps_k * kSkinnyCellInputs * 2 + lane % 4 * 16;
-  const uint8_t* weights =
-      shared.stages + column_bytes + (warp / warps_k * kTiles * 16 + lane / 4) * pitch;
-  const uint8_t* inputs = shared.stages + column_bytes + weight_rows * pitch;
+  const uint32_t own = __shfl_sync(~0u, threadIdx.x / 128, 0) * 64 * Tile::kRowBytes;
   RingIndex at;
-  uint32_t turn = 0;  // of the piece, over all items of the block
-  for (int index = range.begin; index < range.end; ++index) {
-    const int tokens = p.op.num_tokens - index % p.tiles.chunks * kColumns * 8;
-    int row[kColumns];  // columns without a token repeat the last one; their results are dropped
+  int previous = -1;
+  for (int step = steps.begin; step < steps.end; ++step) {
+    const uint32_t stage = shared_address(s.stages + at.index * Tile::kStageBytes);
+    const WgmmaOperand w = wgmma_k_major(stage + own);
+    const WgmmaOperand x = wgmma_k_major(stage + Tile::kWeightBytes);
+    mbarrier_wait(&s.full[at.index], at.parity);
+    wgmma_fence();
 #pragma unroll
-    for (int n = 0; n < kColumns; ++n) row[n] = min(8 * n + lane / 4, tokens - 1) * pitch;
-    float4 sum[kTiles][kColumns] = {};
-    for (int step = 0; step < p.split.steps; ++step) {
-      const int offset = at.index * p.tiles.stage_bytes;
-      mbarrier_wait(&shared.weights_full[at.index], at.parity);
-      mbarrier_wait(&shared.inputs_full[at.index], at.parity);
-      multiply_step(sum, weights + offset, inputs + offset, row, pitch);
-      __syncwarp();
-      if (lane == 0) mbarrier_arrive(&shared.empty[at.index]);
-      at.advance(p.tiles.stages);
+    for (int k = 0; k < kSkinnyStepInputs / 16; ++k) {
+      wgmma_m64_ss<kColumns>(sum, w.at(32 * k), x.at(32 * k), step > steps.begin || k > 0);
     }
+    wgmma_commit();
+    wgmma_wait<1>();
+    if (previous >= 0 && lane == 0) mbarrier_arrive(&s.empty[previous]);
+    previous = at.index;
+    at.advance(p.stages);
+  }
+  wgmma_wait<0>();
+  wgmma_hold(sum);
+}
+
+// Leaves a block's sums in its shared memory, tokens by outputs.
+template <class Tile, int kColumns>
+__device__ inline void skinny_store_sums(const SkinnyShared& s, const float (&sum)[kColumns / 2],
+                                         int count) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  float* to = s.sums + lane % 4 * 2 * Tile::kPitch + warp * 16 + lane / 4;
 #pragma unroll
-    for (int i = 0; i < kTiles * kColumns; ++i, ++turn) {
-      const int slot = turn % kSkinnySumSlots;
-      mbarrier_wait(&shared.sums_empty[slot], turn / kSkinnySumSlots % 2 ^ 1);
-      shared.sums[(slot * kSkinnyWarps + warp) * 32 + lane] = sum[i / kColumns][i % kColumns];
-      __syncwarp();
-      if (lane == 0) mbarrier_arrive(&shared.sums_full[slot]);
-    }
+  for (int n = 0; n < kColumns / 8; ++n) {
+    if (8 * n >= count) break;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) to[(8 * n + e % 2) * Tile::kPitch + e / 2 * 8] = sum[4 * n + e];
   }
 }
 
-template <int kTiles, int kColumns>
-__global__ void __launch_bounds__(kSkinnyThreads, 1)
-    skinny_gemm_kernel(const __grid_constant__ SkinnyGemmKernelParams p) {
-  extern __shared__ __align__(128) uint8_t dynamic_shared[];
-  const SkinnyShared shared = carve_skinny_shared(p, dynamic_shared);
-  if (threadIdx.x == 0) init_skinny_barriers(p, shared);
+__device__ inline void skinny_write(const SkinnyGemmKernelParams& p, int64_t to, float4 v) {
+  if (p.out_is_float) {
+    float2* out = reinterpret_cast<float2*>(static_cast<float*>(p.out) + to);
+    out[0] = make_float2(v.x, v.y);
+    out[1] = make_float2(v.z, v.w);
+  } else {
+    auto* out = reinterpret_cast<__nv_bfloat162*>(static_cast<__nv_bfloat16*>(p.out) + to);
+    out[0] = __floats2bfloat162_rn(v.x, v.y);
+    out[1] = __floats2bfloat162_rn(v.z, v.w);
+  }
+}
+
+// Adds the sums of all segments in order and writes this block's share of the tile.
+template <class Tile>
+__device__ inline void skinny_write_outputs(const SkinnyGemmKernelParams& p, const SkinnyShared& s,
+                                            int first_token, int count) {
+  constexpr int kQuads = Tile::kOutputs / 4;
+  const int tile = static_cast<int>(blockIdx.z), output = tile % p.head_tiles * Tile::kOutputs;
+  const int quads = min(p.outputs - output, Tile::kOutputs) / 4;
+  const int64_t column = int64_t{tile / p.head_tiles} * p.outputs + output;
+  for (int i = blockIdx.x * Tile::kThreads + threadIdx.x; i < count * kQuads;
+       i += p.segments * Tile::kThreads) {
+    const int token = i / kQuads, quad = i % kQuads;
+    if (quad >= quads) continue;
+    const uint32_t at = shared_address(s.sums + token * Tile::kPitch + quad * 4);
+    float4 part[kSkinnyMaxSegments];
+#pragma unroll
+    for (int r = 0; r < kSkinnyMaxSegments; ++r) {
+      if (r < p.segments) part[r] = cluster_load(cluster_address(at, r));
+    }
+    float4 total = part[0];
+#pragma unroll
+    for (int r = 1; r < kSkinnyMaxSegments; ++r) {
+      if (r >= p.segments) break;
+      total.x = __fadd_rn(total.x, part[r].x);
+      total.y = __fadd_rn(total.y, part[r].y);
+      total.z = __fadd_rn(total.z, part[r].z);
+      total.w = __fadd_rn(total.w, part[r].w);
+    }
+    skinny_write(p, (first_token + token) * p.out_stride + column + quad * 4, total);
+  }
+}
+
+// Grid: (segments, chunks of tokens, tiles of outputs of all heads), clusters of `segments`.
+template <int kColumns, int kWarpgroups>
+__global__ void __launch_bounds__(SkinnyTile<kColumns, kWarpgroups>::kThreads,
+                                  SkinnyTile<kColumns, kWarpgroups>::kBlocksPerSm)
+    skinny_gemm_kernel(const SkinnyGemmKernelParams p,
+                       const __grid_constant__ SkinnyGemmMaps maps) {
+  using Tile = SkinnyTile<kColumns, kWarpgroups>;
+  extern __shared__ __align__(1024) uint8_t dynamic_shared[];
+  const SkinnyShared s(dynamic_shared);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < p.stages; ++i) {
+      mbarrier_init(&s.full[i], 2);
+      mbarrier_init(&s.empty[i], Tile::kMathThreads / 32);
+    }
+    mbarrier_init_fence();
+  }
   __syncthreads();
   grid_dependency_launch();
-  const int items = p.op.num_heads * p.groups * p.split.segments * p.tiles.chunks;
-  const SkinnyRange range = {static_cast<int>(int64_t{items} * blockIdx.x / gridDim.x),
-                             static_cast<int>(int64_t{items} * (blockIdx.x + 1) / gridDim.x)};
-  if (threadIdx.x >= kSkinnyFirstWeight) {
-    release_registers<64>();
-    if (threadIdx.x < kSkinnyFirstInput) {
-      produce_weight_rows<kTiles>(p, shared, range);  // weights depend on no earlier kernel
-    } else {
-      grid_dependency_wait();
-      if (threadIdx.x < kSkinnyFirstFinish) {
-        produce_input_rows<kTiles, kColumns>(p, shared, range);
-      } else if (threadIdx.x < kSkinnyLastFinish) {
-        finish_rows<kTiles, kColumns>(p, shared, range);
-      }
-    }
-  } else {
-    acquire_registers<144>();
-    multiply_rows<kTiles, kColumns>(p, shared, range);
+  const int first_token = blockIdx.y * kColumns, count = min(p.num_tokens - first_token, kColumns);
+  if (threadIdx.x < Tile::kMathThreads) {
+    float sum[kColumns / 2];
+    skinny_multiply<Tile, kColumns>(p, s, sum);
+    named_barrier_sync(1, Tile::kMathThreads);  // all stages have been read
+    skinny_store_sums<Tile, kColumns>(s, sum, count);
+  } else if (threadIdx.x == Tile::kMathThreads) {
+    skinny_produce_weights<Tile>(p, maps, s);
+  } else if (threadIdx.x == Tile::kMathThreads + 32) {
+    grid_dependency_wait();
+    skinny_produce_inputs<Tile>(p, maps, s, first_token);
   }
+  grid_dependency_wait();
+  __syncwarp();
+  cluster_sync();
+  skinny_write_outputs<Tile>(p, s, first_token, count);
+  if (p.segments > 1) cluster_sync();  // no block leaves while others read its sums
 }
 
 }  // namespace coppice::kernels

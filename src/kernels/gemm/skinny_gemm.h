@@ -2,7 +2,7 @@
 //
 // A row's bits depend on its own input and on the weight alone, never on the other rows or on
 // num_tokens: the weight's shape fixes how the inputs are cut into segments, each segment starts
-// from zero and segments are added in order.
+// from zero and segments are added in order. Hopper and later.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,11 +13,10 @@
 namespace coppice::kernels {
 
 struct SkinnyGemmParams {
-  const void* x = nullptr;       // bf16 [num_tokens, num_heads, inputs]
-  const void* weight = nullptr;  // bf16 [num_heads, outputs, inputs], dense
+  const void* x = nullptr;       // bf16 [num_tokens, num_heads, inputs], 16-byte aligned
+  const void* weight = nullptr;  // bf16 [num_heads, outputs, inputs], dense, 16-byte aligned
   void* out = nullptr;           // bf16 or fp32 [num_tokens, num_heads, outputs]
-  void* workspace = nullptr;     // skinny_gemm_workspace_bytes, 128-byte aligned
-  int num_tokens = 0;            // 0 and more; fast up to 64
+  int num_tokens = 0;            // 0 and more
   int num_heads = 1;             // each has its own inputs and weight
   int outputs = 0;               // a multiple of 16
   int inputs = 0;                // a multiple of 64
@@ -26,12 +25,13 @@ struct SkinnyGemmParams {
   bool out_is_float = false;
 };
 
-// The first skinny_gemm_counter_bytes of the workspace must be zero before the first call; every
-// call leaves them zero. The rest needs no initialisation. One workspace serves one stream.
-size_t skinny_gemm_workspace_bytes(int max_tokens, int num_heads, int outputs, int inputs);
-size_t skinny_gemm_counter_bytes();
-
 // Enqueues on `stream`; capturable. Returns cudaErrorInvalidValue for shapes outside the limits.
 cudaError_t skinny_gemm(const SkinnyGemmParams& params, cudaStream_t stream);
+
+// The same with a tile of the caller's choice, for measurements: no tile changes a bit. num_tokens
+// is positive.
+struct SkinnyGemmTiles;
+cudaError_t skinny_gemm_with(const SkinnyGemmParams& params, const SkinnyGemmTiles& tiles,
+                             cudaStream_t stream);
 
 }  // namespace coppice::kernels

@@ -6,44 +6,60 @@ namespace coppice::kernels {
 
 namespace {
 
-constexpr int kWarps = 8;
-// Work items that fill the largest of the GPUs twice.
-constexpr int kWantedItems = 264;
+constexpr int kWantedBlocks = 96;  // that keep the memory of the largest GPUs busy
+constexpr int kRowBytes = 2 * kSkinnyStepInputs;
+
+int divide_up(int a, int b) {
+  return (a + b - 1) / b;
+}
+
+// Time of one step in cycles: products against copies at 64 bytes a cycle.
+int step_cycles(int columns, int warpgroups) {
+  return std::max(2 * columns * warpgroups, 2 * (64 * warpgroups + columns));
+}
 
 }  // namespace
 
-SkinnyGemmSplit skinny_gemm_split(int num_heads, int outputs, int inputs) {
-  SkinnyGemmSplit split;
-  const int cells = inputs / kSkinnyCellInputs;
-  while (split.warps_k < kWarps && cells % (2 * split.warps_k) == 0) split.warps_k *= 2;
-  const int steps = cells / split.warps_k;
-  const int item_outputs = 16 * kWarps / split.warps_k;
-  const int items = num_heads * ((outputs + item_outputs - 1) / item_outputs);
-  split.segments = 1;
-  while (split.segments < steps &&
-         (steps % split.segments != 0 || items * split.segments < kWantedItems)) {
-    ++split.segments;
+int skinny_gemm_segments(int num_heads, int outputs, int inputs) {
+  const int steps = inputs / kSkinnyStepInputs;
+  const int tiles = num_heads * divide_up(outputs, 64);
+  int segments = 1;
+  while (segments < kSkinnyMaxSegments && tiles * segments < kWantedBlocks &&
+         steps >= 4 * segments) {
+    segments *= 2;
   }
-  split.steps = steps / split.segments;
-  return split;
+  return segments;
 }
 
-SkinnyGemmTiles skinny_gemm_tiles(int num_tokens, int num_heads, int outputs,
-                                  const SkinnyGemmSplit& split, size_t max_shared_bytes) {
+SkinnyGemmTiles skinny_gemm_tiles(int num_tokens, int num_heads, int outputs, int inputs,
+                                  const SkinnyGemmDevice& device) {
   SkinnyGemmTiles t;
-  t.columns = num_tokens <= 8 ? 1 : num_tokens <= 16 ? 2 : num_tokens <= 32 ? 4 : 8;
-  // Two tiles halve the traffic of inputs; worth it when that is large and the items still fill the
-  // GPU.
-  const int item_outputs = 2 * 16 * kWarps / split.warps_k;
-  const int items = num_heads * ((outputs + item_outputs - 1) / item_outputs) * split.segments;
-  t.tiles = t.columns > 2 && items >= kWantedItems ? 2 : 1;
-  t.chunks = (num_tokens + 8 * t.columns - 1) / (8 * t.columns);
-  const int rows = 16 * t.tiles * kWarps / split.warps_k + std::min(num_tokens, 8 * t.columns);
-  t.stage_bytes = rows * (split.warps_k * kSkinnyCellInputs * 2 + 64);
-  const size_t fixed = size_t{kSkinnySumSlots} * (kWarps * 512 + 16);
-  const size_t stage = size_t(t.stage_bytes) + 3 * 8;
-  t.stages = std::min<int>(16, static_cast<int>((max_shared_bytes - fixed) / stage));
-  t.shared_bytes = fixed + t.stages * stage;
+  while (t.columns < 256 && t.columns < num_tokens) t.columns *= 2;
+  t.chunks = divide_up(num_tokens, t.columns);
+  t.copied_rows = std::min(num_tokens, t.columns);
+  const int segments = skinny_gemm_segments(num_heads, outputs, inputs);
+  const auto blocks = [&](int warpgroups) {
+    return num_heads * divide_up(outputs, 64 * warpgroups) * segments * t.chunks;
+  };
+  const auto cycles = [&](int warpgroups) {
+    return divide_up(blocks(warpgroups), device.num_sms) * step_cycles(t.columns, warpgroups);
+  };
+  if (t.columns >= 128 && cycles(2) < cycles(1)) t.warpgroups = 2;
+  t.head_tiles = divide_up(outputs, 64 * t.warpgroups);
+
+  const int steps = divide_up(inputs / kSkinnyStepInputs, segments);
+  const size_t weights = size_t(kRowBytes) * 64 * t.warpgroups;
+  const size_t stage = weights + size_t(kRowBytes) * t.columns;
+  const size_t fixed = 1024;  // barriers
+  // Two blocks fit on a multiprocessor: the next kernel's weights arrive under this one's end.
+  // Large tiles need the room themselves.
+  const bool alone = t.columns == 256 || t.warpgroups == 2 ||
+                     (t.columns == 128 && blocks(t.warpgroups) <= device.num_sms);
+  const size_t budget =
+      (alone ? device.max_shared_bytes : (device.max_shared_bytes + 1024) / 2 - 1024) - fixed;
+  t.stages = std::min<int>({steps, static_cast<int>(budget / stage), 32});
+  const size_t exchange = sizeof(float) * skinny_sum_pitch(64 * t.warpgroups) * t.columns;
+  t.shared_bytes = fixed + std::max(t.stages * stage, exchange);
   return t;
 }
 

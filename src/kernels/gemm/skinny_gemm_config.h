@@ -1,33 +1,40 @@
-// Tile choice of skinny_gemm: pure host arithmetic.
+// Split and tile choice of skinny_gemm: pure host arithmetic.
 #pragma once
 
 #include <cstddef>
 
 namespace coppice::kernels {
 
-inline constexpr int kSkinnyCellInputs = 64;  // of one warp in a step
-inline constexpr int kSkinnySumSlots = 8;     // between the multiplying and the finishing warps
+inline constexpr int kSkinnyStepInputs = 64;  // one row of the 128-byte swizzle
+inline constexpr int kSkinnyMaxSegments = 8;  // blocks of a portable cluster
 
-// Follows from the weight's shape alone: it fixes the order of additions.
-struct SkinnyGemmSplit {
-  int warps_k = 1;   // of the eight warps, how many share the inputs of a row: 1, 2, 4 or 8
-  int segments = 1;  // of the inputs, each done by one block
-  int steps = 0;     // of 64 * warps_k inputs in a segment
-};
+// Floats a token takes when blocks exchange their sums.
+constexpr int skinny_sum_pitch(int tile_outputs) {
+  return tile_outputs + 4;
+}
 
-SkinnyGemmSplit skinny_gemm_split(int num_heads, int outputs, int inputs);
+// How many segments the inputs are cut into: follows from the weight's shape alone, because it
+// fixes the order of additions. Segment s holds steps [s * steps / segments, (s + 1) * steps /
+// segments) of 64 inputs.
+int skinny_gemm_segments(int num_heads, int outputs, int inputs);
 
 // May follow the number of tokens: changes no result bit.
 struct SkinnyGemmTiles {
-  int tiles = 1;    // m16 tiles of outputs per warp
-  int columns = 1;  // n8 tiles of tokens per item
-  int chunks = 1;   // of 8 * columns tokens
+  int columns = 8;      // tokens of a tile: 8, 16, 32, 64, 128 or 256
+  int warpgroups = 1;   // 64 outputs of a tile each: 1, or 2 from 128 columns on
+  int chunks = 1;       // tiles over all tokens
+  int head_tiles = 1;   // tiles over the outputs of a head
+  int copied_rows = 8;  // tokens that one copy brings: at most `columns`
   int stages = 0;
-  int stage_bytes = 0;
   size_t shared_bytes = 0;
 };
 
-SkinnyGemmTiles skinny_gemm_tiles(int num_tokens, int num_heads, int outputs,
-                                  const SkinnyGemmSplit& split, size_t max_shared_bytes);
+struct SkinnyGemmDevice {
+  int num_sms = 0;
+  size_t max_shared_bytes = 0;  // of a block
+};
+
+SkinnyGemmTiles skinny_gemm_tiles(int num_tokens, int num_heads, int outputs, int inputs,
+                                  const SkinnyGemmDevice& device);
 
 }  // namespace coppice::kernels

@@ -1,5 +1,7 @@
 #include <cuda_bf16.h>
 
+#include "kernels/common/grid_dependency.cuh"
+#include "kernels/common/launch.h"
 #include "kernels/rows/rows.h"
 
 namespace coppice::kernels {
@@ -8,6 +10,8 @@ namespace {
 constexpr int kThreads = 256;
 
 __global__ void embed_kernel(EmbedParams params) {
+  grid_dependency_launch();
+  grid_dependency_wait();
   const std::int64_t row = blockIdx.x;
   const std::int32_t token = params.token_ids[row];
   auto* out = static_cast<__nv_bfloat162*>(params.out) + row * params.hidden_size / 2;
@@ -31,6 +35,8 @@ __device__ float silu_times(float gate, float up) {
 // kPairs: two elements a thread, for even sizes and strides.
 template <bool kPairs>
 __global__ void silu_mul_kernel(SiluMulParams params) {
+  grid_dependency_launch();
+  grid_dependency_wait();
   const std::int64_t row = blockIdx.y;
   const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const auto* gate =
@@ -51,6 +57,8 @@ __global__ void silu_mul_kernel(SiluMulParams params) {
 
 template <typename Word>
 __global__ void gather_rows_kernel(GatherRowsParams params) {
+  grid_dependency_launch();
+  grid_dependency_wait();
   const std::int64_t i = blockIdx.y;
   const std::int32_t row = params.rows[i];
   if (row < 0) return;
@@ -64,6 +72,8 @@ __global__ void gather_rows_kernel(GatherRowsParams params) {
 constexpr int kWarpsPerBlock = kThreads / 32;
 
 __global__ void row_product_kernel(RowProductParams params) {
+  grid_dependency_launch();
+  grid_dependency_wait();
   const std::int64_t output = std::int64_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / 32;
   const std::int64_t head = blockIdx.y, row = blockIdx.z;
   const int lane = threadIdx.x % 32;
@@ -93,8 +103,8 @@ unsigned blocks_for(std::int64_t count) {
 
 cudaError_t embed(const EmbedParams& params, cudaStream_t stream) {
   if (params.num_rows == 0) return cudaSuccess;
-  embed_kernel<<<static_cast<unsigned>(params.num_rows), kThreads, 0, stream>>>(params);
-  return cudaGetLastError();
+  return launch_dependent(embed_kernel, dim3(static_cast<unsigned>(params.num_rows)), kThreads, 0,
+                          stream, params);
 }
 
 cudaError_t silu_mul(const SiluMulParams& params, cudaStream_t stream) {
@@ -102,18 +112,15 @@ cudaError_t silu_mul(const SiluMulParams& params, cudaStream_t stream) {
   const bool pairs = (params.size | params.gate_up_stride | params.out_stride) % 2 == 0;
   const dim3 grid(blocks_for(pairs ? params.size / 2 : params.size),
                   static_cast<unsigned>(params.num_rows));
-  if (pairs)
-    silu_mul_kernel<true><<<grid, kThreads, 0, stream>>>(params);
-  else
-    silu_mul_kernel<false><<<grid, kThreads, 0, stream>>>(params);
-  return cudaGetLastError();
+  return launch_dependent(pairs ? silu_mul_kernel<true> : silu_mul_kernel<false>, grid, kThreads, 0,
+                          stream, params);
 }
 
 template <typename Word>
-void launch_gather_rows(const GatherRowsParams& params, cudaStream_t stream) {
+cudaError_t launch_gather_rows(const GatherRowsParams& params, cudaStream_t stream) {
   const dim3 grid(blocks_for(params.row_bytes / std::int64_t{sizeof(Word)}),
                   static_cast<unsigned>(params.num_rows));
-  gather_rows_kernel<Word><<<grid, kThreads, 0, stream>>>(params);
+  return launch_dependent(gather_rows_kernel<Word>, grid, kThreads, 0, stream, params);
 }
 
 cudaError_t gather_rows(const GatherRowsParams& params, cudaStream_t stream) {
@@ -122,23 +129,17 @@ cudaError_t gather_rows(const GatherRowsParams& params, cudaStream_t stream) {
                                                params.out_stride_bytes) |
                     reinterpret_cast<std::uintptr_t>(params.src) |
                     reinterpret_cast<std::uintptr_t>(params.out);
-  if (bits % 16 == 0)
-    launch_gather_rows<uint4>(params, stream);
-  else if (bits % 4 == 0)
-    launch_gather_rows<std::uint32_t>(params, stream);
-  else if (bits % 2 == 0)
-    launch_gather_rows<std::uint16_t>(params, stream);
-  else
-    return cudaErrorInvalidValue;
-  return cudaGetLastError();
+  if (bits % 16 == 0) return launch_gather_rows<uint4>(params, stream);
+  if (bits % 4 == 0) return launch_gather_rows<std::uint32_t>(params, stream);
+  if (bits % 2 == 0) return launch_gather_rows<std::uint16_t>(params, stream);
+  return cudaErrorInvalidValue;
 }
 
 cudaError_t row_product(const RowProductParams& params, cudaStream_t stream) {
   if (params.num_rows == 0) return cudaSuccess;
   const dim3 grid(static_cast<unsigned>((params.outputs + kWarpsPerBlock - 1) / kWarpsPerBlock),
                   static_cast<unsigned>(params.num_heads), static_cast<unsigned>(params.num_rows));
-  row_product_kernel<<<grid, kThreads, 0, stream>>>(params);
-  return cudaGetLastError();
+  return launch_dependent(row_product_kernel, grid, kThreads, 0, stream, params);
 }
 
 }  // namespace coppice::kernels

@@ -22,7 +22,7 @@ bool rounds_activations(WeightFormat format) {
 
 // Two stacked parts; x is a column range of a wider tensor.
 RowResults run_linear(Backend& backend, const std::vector<std::int64_t>& rows, WeightFormat format,
-                      Size size) {
+                      Size size, Provenance provenance = Provenance::kDecided) {
   Staging s(backend);
   const RandomMatrix& first = random_matrix(format, size.out / 2, size.in, 10);
   const RandomMatrix& second = random_matrix(format, size.out - size.out / 2, size.in, 20);
@@ -31,7 +31,7 @@ RowResults run_linear(Backend& backend, const std::vector<std::int64_t>& rows, W
   const auto count = static_cast<std::int64_t>(rows.size());
   const Tensor x = s.act_rows(1, rows, {size.in + 8}, 2).columns(8, size.in);
   const Tensor out = s.f32_out(count, {size.out});
-  backend.linear({.x = x, .weight = &weight, .out = out});
+  backend.linear({.x = x, .weight = &weight, .out = out, .provenance = provenance});
   RowResults results;
   s.collect(out, rows, results);
   return results;
@@ -42,13 +42,16 @@ struct HeadSize {
 };
 
 RowResults run_head_linear(Backend& backend, const std::vector<std::int64_t>& rows,
-                           WeightFormat format, HeadSize size) {
+                           WeightFormat format, HeadSize size,
+                           Provenance provenance = Provenance::kDecided) {
   Staging s(backend);
   const HostMatrix part = random_matrix(format, size.heads * size.n, size.k, 10).view();
   const LinearWeight weight = backend.load_linear({&part, 1});
   const Tensor out = s.act_out(static_cast<std::int64_t>(rows.size()), {size.heads, size.n});
-  backend.head_linear(
-      {.x = s.act_rows(1, rows, {size.heads, size.k}), .weight = &weight, .out = out});
+  backend.head_linear({.x = s.act_rows(1, rows, {size.heads, size.k}),
+                       .weight = &weight,
+                       .out = out,
+                       .provenance = provenance});
   RowResults results;
   s.collect(out, rows, results);
   return results;
@@ -79,6 +82,16 @@ void add_linear_cases(std::vector<OpCase>& cases) {
     cases.push_back({"linear", std::string(name_of(format)) + " odd", 2e-5f, 2e-2f,
                      [format](Backend& b, const Rows& r) {
                        return run_linear(b, r, format, {51, 19});
+                     }});
+  for (const Size size : {Size{384, 160}, Size{1536, 48}, Size{1024, 320}, Size{128, 2048}})
+    cases.push_back({"linear", "bf16 prompt " + text({size.in, size.out}), 2e-5f, 2e-2f,
+                     [size](Backend& b, const Rows& r) {
+                       return run_linear(b, r, WeightFormat::kBF16, size, Provenance::kPrompt);
+                     }});
+  for (const HeadSize size : {HeadSize{8, 128, 512}, HeadSize{3, 64, 48}})
+    cases.push_back({"head_linear", "bf16 prompt " + text({size.heads, size.k, size.n}), 2e-5f,
+                     2e-2f, [size](Backend& b, const Rows& r) {
+                       return run_head_linear(b, r, WeightFormat::kBF16, size, Provenance::kPrompt);
                      }});
   for (const HeadSize size : {HeadSize{8, 32, 128}, HeadSize{8, 128, 32}, HeadSize{3, 18, 20}})
     cases.push_back({"head_linear", "bf16 " + text({size.heads, size.k, size.n}), 2e-5f, 2e-2f,

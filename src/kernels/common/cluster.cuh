@@ -1,0 +1,32 @@
+// Blocks of a cluster: their barrier and each other's shared memory (sm_90 and later).
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace coppice::kernels {
+
+// All threads of all blocks of the cluster; orders their shared-memory accesses.
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+                   : "memory");
+}
+
+// Where `shared_address` lies in block `rank` of the cluster.
+__device__ __forceinline__ uint32_t cluster_address(uint32_t shared_address, int rank) {
+  uint32_t address;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address), "r"(rank));
+  return address;
+}
+
+__device__ __forceinline__ float4 cluster_load(uint32_t address) {
+  float4 v;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+
+}  // namespace coppice::kernels

@@ -1,0 +1,46 @@
+// Host choices of the dense products: the cut of the inputs follows from the weight's shape, tiles
+// cover all outputs and tokens and fit a multiprocessor.
+#include <gtest/gtest.h>
+
+#include "kernels/gemm/skinny_gemm_config.h"
+
+namespace coppice::kernels {
+namespace {
+
+constexpr SkinnyGemmDevice kH200 = {.num_sms = 132, .max_shared_bytes = 232448};
+
+struct Shape {
+  int heads, outputs, inputs;
+};
+constexpr Shape kShapes[] = {{1, 2112, 7168},  {1, 384, 7168}, {1, 7168, 1024},  {1, 7168, 256},
+                             {8, 512, 128},    {64, 128, 512}, {1, 20480, 7168}, {1, 163840, 7168},
+                             {1, 12288, 1536}, {1, 192, 384},  {3, 48, 576},     {1, 16, 64}};
+
+TEST(GemmConfig, SegmentsAreNeverEmptyAndFitACluster) {
+  for (const Shape& s : kShapes) {
+    const int segments = skinny_gemm_segments(s.heads, s.outputs, s.inputs);
+    EXPECT_GE(segments, 1);
+    EXPECT_LE(segments, kSkinnyMaxSegments);
+    EXPECT_GE(s.inputs / kSkinnyStepInputs, segments);
+  }
+}
+
+TEST(GemmConfig, TilesCoverTheProductAndFitSharedMemory) {
+  for (const Shape& s : kShapes) {
+    const int segments = skinny_gemm_segments(s.heads, s.outputs, s.inputs);
+    for (int tokens = 1; tokens < 3000; tokens += tokens < 300 ? 1 : 97) {
+      const SkinnyGemmTiles t = skinny_gemm_tiles(tokens, s.heads, s.outputs, s.inputs, kH200);
+      EXPECT_GE(t.chunks * t.columns, tokens);
+      EXPECT_GE(t.head_tiles * 64 * t.warpgroups, s.outputs);
+      EXPECT_LE(t.copied_rows, t.columns);
+      EXPECT_GE(t.chunks * t.copied_rows, tokens);
+      EXPECT_GE(t.stages, 1);
+      EXPECT_LE(t.stages, 32);  // barriers set aside
+      EXPECT_LE((t.stages - 1) * segments, s.inputs / kSkinnyStepInputs);
+      EXPECT_LE(t.shared_bytes, kH200.max_shared_bytes);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace coppice::kernels
