@@ -186,10 +186,11 @@ void sweep(const Shape& s, int m) {
                                 t, stream));
   };
   std::printf("%-12s M=%d:", s.name, m);
-  for (int columns : {32, 64, 128, 256}) {
+  for (int columns : {8, 16, 32, 64, 128, 256}) {
     for (int warpgroups : {1, 2}) {
       for (size_t shared : {231 * 1024 / 2 - 2048, 227 * 1024}) {
-        if ((warpgroups == 2 && columns < 128) || (columns < m && columns < 64)) continue;
+        if (warpgroups == 2 && columns < 128) continue;
+        if ((columns < m && columns < 128) || columns > 2 * std::max(m, 8)) continue;
         SkinnyGemmTiles t = {.columns = columns, .warpgroups = warpgroups};
         t.chunks = (m + columns - 1) / columns;
         t.copied_rows = std::min(m, columns);
@@ -291,7 +292,7 @@ int main(int argc, char** argv) {
         ceiling);
     for (int i = 0; i < kTimed; ++i) time_shape(kShapes[i], ceiling);
   } else if (argc > 1 && std::string(argv[1]) == "sweep") {
-    for (int m : {48, 96, 128, 256, 512}) {
+    for (int m : {1, 8, 17, 32, 64, 256}) {
       for (const Shape& s : kShapes) {
         if (s.outputs < 100'000 && s.heads * s.outputs > 192) sweep(s, m);
       }

@@ -1,5 +1,5 @@
 // Check, bit test and timing of the MLA attention kernels.
-//   mla_lab check | bits | time | profile
+//   mla_lab check | bits | time | prefill | profile
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -134,6 +134,7 @@ struct Row {
 struct Batch {
   std::vector<Row> rows;
   std::vector<std::vector<int>> tables;
+  bool prompt = false;
 };
 
 struct Shape {
@@ -189,6 +190,7 @@ void upload(Device& d, const Batch& b, const Shape& s, bf16* cache, int num_bloc
   p.num_rows = n, p.num_heads = s.heads;
   p.kv_lora_rank = s.rank, p.qk_rope_head_dim = s.rope;
   p.softmax_scale = 0.1446796f / 4;
+  p.prompt = b.prompt;
   size_t bytes = mla_attention_workspace_bytes(n, max_path);
   p.workspace = keep(device<char>(bytes));
   CK(cudaMemset(p.workspace, 0xFF, bytes));
@@ -363,7 +365,21 @@ void check() {
     w.batch.rows.clear();
     for (int i = 300; i < 500; i++) w.batch.rows.push_back({0, i + 1, {}, uint32_t(rng())});
     check_world(heads == 8 ? "heads 8, 200 causal rows" : "heads 64, 200 causal rows", w, 30);
+    w.batch.prompt = true;
+    check_world("  the same as prompt rows", w, 30);
   }
+  for (int heads : {8, 64, 16, 12})
+    for (int first : {0, 61, 8190}) {
+      World w;
+      make_world(w, {heads}, {first + 150, 40}, 1, 0, false);
+      w.batch.rows.clear(), w.batch.prompt = true;
+      for (int i = first; i < first + 150; i++)
+        w.batch.rows.push_back({0, i + 1, {}, uint32_t(rng())});
+      for (int i = 0; i < 40; i++) w.batch.rows.push_back({1, i + 1, {}, uint32_t(rng())});
+      char name[96];
+      snprintf(name, 96, "heads %d, prompt rows from %d and 40 of another", heads, first);
+      check_world(name, w, 30);
+    }
 }
 
 size_t diff_row(const std::vector<uint16_t>& a, size_t ra, const std::vector<uint16_t>& b,
@@ -419,6 +435,38 @@ void bits() {
           rows_seen += count, rows_bad += bad;
         }
   printf("  %zu rows compared twice, %zu with a difference\n", rows_seen, rows_bad);
+}
+
+// Prompt rows in one chunk against the same rows in chunks of other sizes.
+void prompt_bits() {
+  printf("== bits: prompt rows in chunks\n");
+  for (int heads : {8, 64})
+    for (int first : {0, 1000, 8190}) {
+      const int total = 600;
+      World w;
+      make_world(w, {heads}, {first + total}, 1, 0, false);
+      Batch whole;
+      whole.tables = w.batch.tables, whole.prompt = true;
+      for (int i = 0; i < total; i++) whole.rows.push_back({0, first + i + 1, {}, uint32_t(i + 7)});
+      Device d;
+      upload(d, whole, w.shape, w.cache, w.num_blocks);
+      const auto want = run(d);
+      size_t bad = 0, seen = 0;
+      for (int chunk : {1, 3, 8, 17, 64, 100, 257}) {
+        for (int begin = 0; begin < total; begin += chunk == 1 ? 37 : chunk) {
+          Batch part;
+          part.tables = whole.tables, part.prompt = true;
+          part.rows.assign(whole.rows.begin() + begin,
+                           whole.rows.begin() + std::min(begin + chunk, total));
+          Device dp;
+          upload(dp, part, w.shape, w.cache, w.num_blocks);
+          const auto got = run(dp);
+          for (size_t i = 0; i < part.rows.size(); i++, seen++)
+            bad += diff_row(want, begin + i, got, i, heads * 512) > 0;
+        }
+      }
+      printf("  heads %d, from %d: %zu rows compared, %zu differ\n", heads, first, seen, bad);
+    }
 }
 
 float median_us(cudaGraphExec_t g, cudaStream_t s, int calls) {
@@ -521,6 +569,42 @@ void time_all() {
   }
 }
 
+// Prompt rows: a chunk at the end of a context, causal.
+void time_prefill(bool prompt) {
+  cudaStream_t s;
+  CK(cudaStreamCreate(&s));
+  printf("== prompt rows by the %s form\n", prompt ? "prompt" : "decode");
+  for (auto [heads, context, rows] :
+       {std::array{8, 0, 2048}, {8, 0, 8192}, {8, 32768, 2048}, {64, 0, 2048}, {64, 0, 8192}}) {
+    World w;
+    make_world(w, {heads}, {context + rows}, 1, 0, false);
+    w.batch.rows.clear();
+    w.batch.prompt = prompt;
+    for (int i = 0; i < rows; i++)
+      w.batch.rows.push_back({0, context + i + 1, {}, uint32_t(i + 1)});
+    Device d;
+    upload(d, w.batch, w.shape, w.cache, w.num_blocks);
+    CK(mla_plan(d.p, s));
+    CK(mla_attention(d.p, s));
+    CK(cudaStreamSynchronize(s));
+    cudaGraph_t g;
+    CK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
+    CK(mla_attention(d.p, s));
+    CK(cudaStreamEndCapture(s, &g));
+    cudaGraphExec_t e;
+    CK(cudaGraphInstantiate(&e, g, 0));
+    const double us = median_us(e, s, 1);
+    CK(cudaGraphExecDestroy(e));
+    const double pairs = double(rows) * heads * (context + rows / 2.0);
+    printf(
+        "heads %d, context %d, rows %d: %.0f us; %.0f TFLOP/s absorbed (%.0f us at 793), "
+        "expanded would be %.0f us at 793\n",
+        heads, context, rows, us, pairs * 2176 / us / 1e6, pairs * 2176 / 793e6,
+        pairs * 640 / 793e6);
+    fflush(stdout);
+  }
+}
+
 // A few launches for the profiler.
 void profile() {
   for (auto [heads, batch, context, nodes] :
@@ -536,7 +620,9 @@ void profile() {
 int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "check";
   if (mode == "check") check();
-  if (mode == "bits") bits();
+  if (mode == "bits") prompt_bits(), bits();
   if (mode == "time") time_all();
+  if (mode == "prefill") time_prefill(true);
+  if (mode == "prefill_decode") time_prefill(false);
   if (mode == "profile") profile();
 }

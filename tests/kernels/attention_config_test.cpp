@@ -33,6 +33,15 @@ TEST(MlaConfig, ChunksGrowWithThePositionAndFitTheCombineKernel) {
   }
 }
 
+TEST(MlaConfig, OwnSlotsHoldTheMergeTreeOfTheLongestTile) {
+  for (int heads : {8, 64}) {
+    const int steps = log2_steps(mla_chunk_table(heads), kMaxPositions - 1);
+    EXPECT_LT(kMaxPositions / kMlaStepPositions >> steps, 1 << kMlaOwnSlots);
+  }
+  // Prompt rows are never cut.
+  EXPECT_EQ((kMaxPositions - 1) / kMlaStepPositions >> log2_steps(mla_prompt_chunk_table(), 0), 0);
+}
+
 TEST(MlaConfig, ThresholdsLieOnChunkBoundaries) {
   for (int heads : {8, 64}) {
     const MlaChunkTable table = mla_chunk_table(heads);
@@ -62,7 +71,7 @@ TEST(MlaConfig, WorkspacePartsAreApartAndAligned) {
   for (int rows : {1, 17, 1024})
     for (int max_path : {1, 16, 64, 65}) {
       const MlaWorkspaceLayout l = mla_workspace_layout(rows, max_path, 132);
-      const std::vector<size_t> parts = {l.header, l.ctas,       l.tiles, l.tile_of_row,
+      const std::vector<size_t> parts = {l.header, l.fragments,  l.tiles, l.tile_of_row,
                                          l.passes, l.slot_stats, l.slots, l.total};
       for (size_t i = 0; i + 1 < parts.size(); i++) EXPECT_LT(parts[i], parts[i + 1]);
       for (size_t part : parts) EXPECT_EQ(part % 256, 0u);
@@ -70,6 +79,7 @@ TEST(MlaConfig, WorkspacePartsAreApartAndAligned) {
       // by up to seven inside a tile.
       EXPECT_GE(l.passes_per_row, (max_path + 7 + kMlaStepPositions - 1) / kMlaStepPositions + 1);
       EXPECT_GE(l.total - l.slots, size_t{132} * kMlaSlotsPerCta * kMlaTileRows * 512 * 2);
+      EXPECT_GE(kMlaSlotsPerCta, kMlaOwnSlots);
     }
 }
 

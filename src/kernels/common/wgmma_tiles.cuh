@@ -1,4 +1,5 @@
-// Warpgroup products of 64 rows by 8 to 256 columns, both operands K-major in shared memory (sm_90a).
+// Warpgroup products of 64 rows by 8 to 256 columns, both operands K-major in shared memory,
+// sm_90a.
 #pragma once
 
 #include "kernels/common/wgmma.cuh"

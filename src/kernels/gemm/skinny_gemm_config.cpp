@@ -13,9 +13,52 @@ int divide_up(int a, int b) {
   return (a + b - 1) / b;
 }
 
-// Time of one step in cycles: products against copies at 64 bytes a cycle.
-int step_cycles(int columns, int warpgroups) {
-  return std::max(2 * columns * warpgroups, 2 * (64 * warpgroups + columns));
+// One way to tile a product.
+struct Candidate {
+  int columns, warpgroups;
+  bool alone;  // one block on a multiprocessor, with all of its shared memory
+};
+
+struct Product {
+  int tokens, heads, outputs, segments, steps;  // steps: of the longest segment
+};
+
+SkinnyGemmTiles make_tiles(const Product& p, const Candidate& c, const SkinnyGemmDevice& device) {
+  SkinnyGemmTiles t = {.columns = c.columns, .warpgroups = c.warpgroups};
+  t.chunks = divide_up(p.tokens, t.columns);
+  t.head_tiles = divide_up(p.outputs, 64 * t.warpgroups);
+  t.copied_rows = std::min(p.tokens, t.columns);
+  const size_t stage = size_t(kRowBytes) * (64 * t.warpgroups + t.columns);
+  const size_t fixed = 1024;  // barriers
+  // With two blocks on a multiprocessor the next kernel's weights arrive under this one's end.
+  const size_t budget =
+      c.alone ? device.max_shared_bytes : (device.max_shared_bytes + 1024) / 2 - 1024;
+  t.stages = std::min<int>({p.steps, static_cast<int>((budget - fixed) / stage), 32});
+  const size_t exchange = sizeof(float) * skinny_sum_pitch(64 * t.warpgroups) * t.columns;
+  t.shared_bytes = fixed + std::max(t.stages * stage, exchange);
+  return t;
+}
+
+// Estimated cycles; the constants were fitted to a sweep on an H200 (lab/gemm, docs/results).
+double estimated_cycles(const Product& p, const SkinnyGemmTiles& t, bool alone,
+                        const SkinnyGemmDevice& device) {
+  constexpr double kLatency = 4500;      // of a loaded memory system, from copy to use
+  constexpr double kFixed = 4000;        // of a block: start, exchange of sums, end
+  constexpr double kMemoryBytes = 2600;  // a cycle, of device memory
+  constexpr double kCopyBytes = 64;      // a cycle and multiprocessor, from the L2 cache
+  const int blocks = p.heads * t.head_tiles * p.segments * t.chunks;
+  const int resident = alone ? 1 : 2;
+  // Clusters leave some multiprocessors unused, large ones more.
+  const int clusters = device.num_sms / p.segments - (p.segments == 8 ? 2 : p.segments == 4);
+  const int places = resident * clusters * p.segments;
+  const int together = std::min(resident, divide_up(blocks, device.num_sms));
+  const double products = 2.0 * t.columns * t.warpgroups * together;
+  const double copies = kRowBytes * (64.0 * t.warpgroups + t.columns) / kCopyBytes * together;
+  const double waiting = kLatency / t.stages;
+  const double memory =
+      std::min(blocks, places) / t.chunks * (64.0 * kRowBytes * t.warpgroups) / kMemoryBytes;
+  return divide_up(blocks, places) *
+         (p.steps * std::max({products, copies, waiting, memory}) + kFixed);
 }
 
 }  // namespace
@@ -33,34 +76,29 @@ int skinny_gemm_segments(int num_heads, int outputs, int inputs) {
 
 SkinnyGemmTiles skinny_gemm_tiles(int num_tokens, int num_heads, int outputs, int inputs,
                                   const SkinnyGemmDevice& device) {
-  SkinnyGemmTiles t;
-  while (t.columns < 256 && t.columns < num_tokens) t.columns *= 2;
-  t.chunks = divide_up(num_tokens, t.columns);
-  t.copied_rows = std::min(num_tokens, t.columns);
   const int segments = skinny_gemm_segments(num_heads, outputs, inputs);
-  const auto blocks = [&](int warpgroups) {
-    return num_heads * divide_up(outputs, 64 * warpgroups) * segments * t.chunks;
+  const Product product = {num_tokens, num_heads, outputs, segments,
+                           divide_up(inputs / kSkinnyStepInputs, segments)};
+  int columns = 8;
+  while (columns < 256 && columns < num_tokens) columns *= 2;
+  SkinnyGemmTiles best;
+  double best_cycles = 0;
+  const auto consider = [&](const Candidate& c) {
+    const SkinnyGemmTiles t = make_tiles(product, c, device);
+    const bool fits = t.stages >= std::min(2, product.steps) &&
+                      t.shared_bytes <= device.max_shared_bytes / (c.alone ? 1 : 2);
+    const double cycles = estimated_cycles(product, t, c.alone, device);
+    if (!fits || (best.stages > 0 && cycles >= best_cycles)) return;
+    best = t;
+    best_cycles = cycles;
   };
-  const auto cycles = [&](int warpgroups) {
-    return divide_up(blocks(warpgroups), device.num_sms) * step_cycles(t.columns, warpgroups);
-  };
-  if (t.columns >= 128 && cycles(2) < cycles(1)) t.warpgroups = 2;
-  t.head_tiles = divide_up(outputs, 64 * t.warpgroups);
-
-  const int steps = divide_up(inputs / kSkinnyStepInputs, segments);
-  const size_t weights = size_t(kRowBytes) * 64 * t.warpgroups;
-  const size_t stage = weights + size_t(kRowBytes) * t.columns;
-  const size_t fixed = 1024;  // barriers
-  // Two blocks fit on a multiprocessor: the next kernel's weights arrive under this one's end.
-  // Large tiles need the room themselves.
-  const bool alone = t.columns == 256 || t.warpgroups == 2 ||
-                     (t.columns == 128 && blocks(t.warpgroups) <= device.num_sms);
-  const size_t budget =
-      (alone ? device.max_shared_bytes : (device.max_shared_bytes + 1024) / 2 - 1024) - fixed;
-  t.stages = std::min<int>({steps, static_cast<int>(budget / stage), 32});
-  const size_t exchange = sizeof(float) * skinny_sum_pitch(64 * t.warpgroups) * t.columns;
-  t.shared_bytes = fixed + std::max(t.stages * stage, exchange);
-  return t;
+  for (const bool alone : {false, true}) {
+    for (int c = std::min(columns, 128); c <= columns; c *= 2) {
+      consider({c, 1, alone});
+      if (c >= 128) consider({c, 2, alone});
+    }
+  }
+  return best;
 }
 
 }  // namespace coppice::kernels

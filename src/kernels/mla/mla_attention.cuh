@@ -1,4 +1,4 @@
-// MLA attention on Hopper: one persistent CTA per SM walks its run of chunks.
+// MLA attention on Hopper: one persistent CTA per SM walks its fragments, runs of chunks of a tile.
 //
 // A tile is 64 query rows (tokens x heads) of one sequence; a step is one cache block of 64 keys, a
 // 64 x 576 tile whose first 512 columns are also the values. Two math warpgroups share the 64 x 512
@@ -7,9 +7,10 @@
 // no longer needed). One warp feeds the two key buffers with tensor copies.
 //
 // Exactness: every step updates (m, l, O) of a row in position order from a chunk's start; chunk
-// results merge in a binary tree over the chunk index. Steps with undecided positions (tail passes)
-// gather each token's keys by position with ldmatrix addresses and use mma.sync, whose bits equal
-// wgmma's (docs/results/mla-h200.md).
+// results merge in a binary tree over the chunk index. Prompt rows are one chunk, whose last step
+// is masked. In the form for decided rows, steps with undecided positions (tail passes) gather each
+// token's keys by position with ldmatrix addresses and use mma.sync, whose bits equal wgmma's
+// (docs/results/mla-h200.md).
 #pragma once
 
 #include <cuda.h>
@@ -24,9 +25,10 @@
 #include "kernels/common/ldmatrix.cuh"
 #include "kernels/common/mbarrier.cuh"
 #include "kernels/common/mma.cuh"
+#include "kernels/common/sync.cuh"
 #include "kernels/common/tensor_copy.cuh"
 #include "kernels/common/wgmma.cuh"
-#include "kernels/mla/mla_plan.cuh"
+#include "kernels/mla/mla_work.cuh"
 
 namespace coppice::kernels {
 
@@ -44,6 +46,7 @@ constexpr int kMlaThreads = kMlaMathThreads + 128;  // the third warpgroup uses 
 // Named barriers; 0 is __syncthreads.
 constexpr int kMlaWeightsReady = 1;  // + warpgroup
 constexpr int kMlaMathBarrier = 3;
+constexpr int kMlaClearBarrier = 4;  // + warpgroup
 
 struct MlaShared {
   char q[kMlaKeyTileBytes];
@@ -100,14 +103,16 @@ __device__ __forceinline__ void mla_rescale(float (&o)[128], float a0, float a1)
   }
 }
 
-// Starts scores = q keys^T for a step of the given parity; with kWait, after waiting for each piece
-// of the keys. Odd steps take columns 256 to 511 first: their buffer is refilled in that order.
+// Starts scores (+)= q keys^T over column blocks [begin, end) of the nine, for a step of the given
+// parity; with kWait, after waiting for each piece of the keys. Odd steps take columns 256 to 511
+// first: their buffer is refilled in that order.
 template <bool kWait>
 __device__ __forceinline__ void mla_start_scores(float (&s)[32], uint32_t q, uint32_t keys,
-                                                 int step_parity, uint64_t* full, uint32_t phase) {
+                                                 int step_parity, uint64_t* full, uint32_t phase,
+                                                 int begin, int end) {
   const WgmmaOperand a = wgmma_k_major(q), k = wgmma_k_major(keys);
 #pragma unroll 1
-  for (int i = 0; i < kMlaColumnBlocks; i++) {
+  for (int i = begin; i < end; i++) {
     const int block = i == 8 ? 8 : i ^ (step_parity * 4);
     if (kWait && i % 2 == 0) mbarrier_wait(full + block / 2, phase);
     wgmma_fence();
@@ -197,32 +202,62 @@ __device__ __forceinline__ void mla_start_other_values(MlaShared* sm, const MlaT
   wgmma_commit();
 }
 
+// A step that is only partly visible: columns from `limit` on are not seen, by half of the warp's
+// rows. Keys from `keys_end` on are not there yet.
+struct MlaMask {
+  int limit[2];
+  int keys_end;
+  int step;  // of the chunk; -1: none
+};
+
+// Waits for the keys of a step and clears those that are not there: NaN times 0 is NaN.
+__device__ __forceinline__ void mla_clear_keys(MlaShared* sm, const MlaThread& th, int keys_end,
+                                               uint32_t phase) {
+  for (int i = 0; i < kMlaPieces; i++) mbarrier_wait(&sm->full[th.warpgroup][i], phase);
+  const int thread = threadIdx.x % 128;
+  for (int i = thread; i < (kMlaStepPositions - keys_end) * kMlaColumnBlocks * 8; i += 128) {
+    const int row = keys_end + i / (kMlaColumnBlocks * 8), chunk = i % (kMlaColumnBlocks * 8);
+    *reinterpret_cast<uint4*>(sm->keys[th.warpgroup] + chunk / 8 * kMlaColumnBlockBytes +
+                              row * 128 + chunk % 8 * 16) = make_uint4(0, 0, 0, 0);
+  }
+  fence_proxy_async();
+  named_barrier_sync(kMlaClearBarrier + th.warpgroup, 128);
+}
+
 // One step of this warpgroup's turn. Unless it is the chunk's first, the other warpgroup's previous
-// step is applied to O while the scores are computed.
+// step is applied to O once half of the keys are here: waiting for all of them would hold up the
+// buffer which that step occupies.
 template <bool kFirst>
 __device__ __forceinline__ void mla_own_step(MlaShared* sm, const MlaThread& th, MlaState& st,
-                                             float scale, uint32_t phase) {
+                                             float scale, uint32_t phase, const MlaMask& mask,
+                                             bool masked) {
   const int own = th.warpgroup;
-  const uint32_t keys = shared_address(sm->keys[own]);
+  const uint32_t q = shared_address(sm->q), keys = shared_address(sm->keys[own]);
   float s[32], alpha[2];
   uint32_t p[16];
-  mla_start_scores<true>(s, shared_address(sm->q), keys, own, sm->full[own], phase);
+  if (masked) mla_clear_keys(sm, th, mask.keys_end, phase);
   if constexpr (kFirst) {
-    wgmma_wait<0>();
+    mla_start_scores<true>(s, q, keys, own, sm->full[own], phase, 0, kMlaColumnBlocks);
   } else {
+    mla_start_scores<true>(s, q, keys, own, sm->full[own], phase, 0, 4);
     mla_start_other_values(sm, th, st);
+    mla_start_scores<true>(s, q, keys, own, sm->full[own], phase, 4, kMlaColumnBlocks);
     wgmma_wait<1>();
+    wgmma_hold(st.o);
+    mla_release(&sm->empty[1 - own][own], th.lane);
   }
+  wgmma_wait<0>();
   wgmma_hold(s);
+  if (masked) {
+#pragma unroll
+    for (int i = 0; i < 32; i++) {
+      if (i / 4 * 8 + th.lane % 4 * 2 + i % 2 >= mask.limit[i / 2 % 2]) s[i] = -INFINITY;
+    }
+  }
   mla_softmax(st, s, scale, p, alpha);
   mla_store_weights(sm, th, st, p, alpha, keys + kMlaRopeBlock);
   fence_proxy_async();
   mla_barrier_arrive(kMlaWeightsReady + own);
-  if constexpr (!kFirst) {
-    wgmma_wait<0>();
-    wgmma_hold(st.o);
-    mla_release(&sm->empty[1 - own][own], th.lane);
-  }
   mla_rescale(st.o, alpha[0], alpha[1]);
   const WgmmaOperand v = wgmma_n_major(keys + own * 4 * kMlaColumnBlockBytes, kMlaColumnBlockBytes);
   wgmma_hold(st.o);
@@ -239,15 +274,18 @@ __device__ __forceinline__ void mla_own_step(MlaShared* sm, const MlaThread& th,
   mla_release(&sm->empty[own][own], th.lane);
 }
 
-// The first `num_steps` steps of a chunk, all keys visible to all rows.
+// The first `num_steps` steps of a chunk. All keys are visible to all rows, but for those of the
+// masked step.
 __device__ __forceinline__ void mla_full_steps(MlaShared* sm, const MlaThread& th, MlaState& st,
-                                               int num_steps, float scale, uint32_t& uses) {
+                                               int num_steps, float scale, uint32_t& uses,
+                                               const MlaMask& mask) {
   int i = th.warpgroup;
   if (i == 0 && num_steps > 0) {
-    mla_own_step<true>(sm, th, st, scale, uses++ & 1);
+    mla_own_step<true>(sm, th, st, scale, uses++ & 1, mask, mask.step == 0);
     i = 2;
   }
-  for (; i < num_steps; i += 2) mla_own_step<false>(sm, th, st, scale, uses++ & 1);
+  for (; i < num_steps; i += 2)
+    mla_own_step<false>(sm, th, st, scale, uses++ & 1, mask, mask.step == i);
   if (num_steps > 0 && (num_steps - 1) % 2 != th.warpgroup) {
     mla_start_other_values(sm, th, st);
     wgmma_wait<0>();
@@ -352,7 +390,7 @@ __device__ __forceinline__ void mla_tail_pass(MlaShared* sm, const MlaThread& th
   for (int i = 0; i < 32; i++) s[i] = 0;
   if (owns ? sm->pass.num_from_table > 0 : listed) {
     mla_start_scores<false>(s, shared_address(sm->q), shared_address(sm->keys[owns ? 0 : 1]), owner,
-                            nullptr, 0);
+                            nullptr, 0, 0, kMlaColumnBlocks);
     wgmma_wait<0>();
     wgmma_hold(s);
   }
@@ -412,22 +450,59 @@ __device__ __forceinline__ void mla_load_queries(MlaShared* sm, const MlaAttenti
   mla_barrier_sync(kMlaMathBarrier);
 }
 
+__device__ __forceinline__ void mla_clear_state(MlaState& st) {
+#pragma unroll
+  for (int i = 0; i < 128; i++) st.o[i] = 0;
+  st.m[0] = st.m[1] = st.m_own[0] = st.m_own[1] = -INFINITY;
+  st.l[0] = st.l[1] = 0;
+}
+
+// Adds the sums of both warpgroups and divides O by them.
+__device__ __forceinline__ void mla_normalise(MlaShared* sm, const MlaThread& th, MlaState& st,
+                                              int parity, float scale) {
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    const float m = st.m[h] == -INFINITY ? 0.f : __fmul_rn(st.m[h], scale);
+    const float l = __fmul_rn(st.l[h], exp2_approx(__fsub_rn(__fmul_rn(st.m_own[h], scale), m)));
+    if (th.lane % 4 == 0) sm->sum[parity][th.warpgroup][th.row(h)] = l;
+  }
+  mla_barrier_sync(kMlaMathBarrier);
+#pragma unroll
+  for (int h = 0; h < 2; h++)
+    st.l[h] = __fadd_rn(sm->sum[parity][0][th.row(h)], sm->sum[parity][1][th.row(h)]);
+  const float i0 = st.l[0] > 0 ? __frcp_rn(st.l[0]) : 0.f;
+  const float i1 = st.l[1] > 0 ? __frcp_rn(st.l[1]) : 0.f;
+#pragma unroll
+  for (int n = 0; n < 32; n++) {
+    st.o[4 * n] *= i0, st.o[4 * n + 1] *= i0;
+    st.o[4 * n + 2] *= i1, st.o[4 * n + 3] *= i1;
+  }
+}
+
 // Runs one chunk; leaves the normalised O, the maximum and the sum of each row.
 __device__ __forceinline__ void mla_chunk(MlaShared* sm, const MlaThread& th, MlaState& st,
                                           const MlaAttentionParams& p, const MlaWorkspace& ws,
                                           const MlaTile& tile, int chunk, int padded_heads,
                                           float scale, uint32_t& uses) {
   const int begin = chunk << tile.log2_steps, end = (chunk + 1) << tile.log2_steps;
+  mla_clear_state(st);
+  MlaMask mask = {{}, 0, -1};
+  if (tile.in_table && tile.last_step < end) {
+    const int length = p.kv_len[tile.first_row] + p.path_len[tile.first_row];
+    mask.keys_end = length - tile.last_step * kMlaStepPositions;
+    mask.step = tile.last_step - begin;
 #pragma unroll
-  for (int i = 0; i < 128; i++) st.o[i] = 0;
-  st.m[0] = st.m[1] = st.m_own[0] = st.m_own[1] = -INFINITY;
-  st.l[0] = st.l[1] = 0;
-  const bool has_tail = tile.full_steps < end && tile.full_steps <= tile.last_step;
+    for (int h = 0; h < 2; h++)
+      mask.limit[h] = th.row(h) < padded_heads ? mask.keys_end : kMlaStepPositions;
+  }
+  const bool has_tail =
+      !tile.in_table && tile.full_steps < end && tile.full_steps <= tile.last_step;
   const MlaTailPass* pass = ws.passes + tile.first_pass;
   const MlaTailPass* const passes_end = pass + (has_tail ? tile.num_passes : 0);
   while (pass != passes_end && pass->step < begin) pass++;
   if (has_tail) mla_fetch_pass(sm, *pass);
-  mla_full_steps(sm, th, st, min(end, tile.full_steps) - begin, scale, uses);
+  const int table_end = tile.in_table ? tile.last_step + 1 : tile.full_steps;
+  mla_full_steps(sm, th, st, min(end, table_end) - begin, scale, uses, mask);
   if (has_tail) {
     while (true) {
       const int parity = (pass->step - begin) & 1;
@@ -439,23 +514,7 @@ __device__ __forceinline__ void mla_chunk(MlaShared* sm, const MlaThread& th, Ml
     fence_proxy_async();
     mla_release(&sm->tail_done, th.lane);
   }
-#pragma unroll
-  for (int h = 0; h < 2; h++) {
-    const float m = st.m[h] == -INFINITY ? 0.f : __fmul_rn(st.m[h], scale);
-    const float l = __fmul_rn(st.l[h], exp2_approx(__fsub_rn(__fmul_rn(st.m_own[h], scale), m)));
-    if (th.lane % 4 == 0) sm->sum[chunk & 1][th.warpgroup][th.row(h)] = l;
-  }
-  mla_barrier_sync(kMlaMathBarrier);
-#pragma unroll
-  for (int h = 0; h < 2; h++)
-    st.l[h] = __fadd_rn(sm->sum[chunk & 1][0][th.row(h)], sm->sum[chunk & 1][1][th.row(h)]);
-  const float i0 = st.l[0] > 0 ? __frcp_rn(st.l[0]) : 0.f;
-  const float i1 = st.l[1] > 0 ? __frcp_rn(st.l[1]) : 0.f;
-#pragma unroll
-  for (int n = 0; n < 32; n++) {
-    st.o[4 * n] *= i0, st.o[4 * n + 1] *= i0;
-    st.o[4 * n + 2] *= i1, st.o[4 * n + 3] *= i1;
-  }
+  mla_normalise(sm, th, st, chunk & 1, scale);
 }
 
 // st = merge of the partial result in `slot` (earlier positions) and st.
@@ -465,17 +524,23 @@ __device__ __forceinline__ void mla_merge_slot(const MlaThread& th, MlaState& st
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     if (2 * th.warp + h >= num_octets) continue;
+    // All loads before the first use: they would wait for each other otherwise.
+    const uint4* from =
+        ws.slots + slot * 4096 + ((2 * th.warp + h) * 2 + th.warpgroup) * 256 + th.lane;
+    uint4 packed[8];
+#pragma unroll
+    for (int u = 0; u < 8; u++)
+      asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(packed[u].x), "=r"(packed[u].y), "=r"(packed[u].z), "=r"(packed[u].w)
+                   : "l"(from + u * 32));
     const float2 left =
         __ldcg(ws.slot_stats + (slot * 2 + th.warpgroup) * kMlaTileRows + th.row(h));
     __syncwarp();
     const AttentionMerge merge = attention_merge(left.x, left.y, st.m[h], st.l[h], scale);
     st.m[h] = merge.m, st.l[h] = merge.l;
-    const uint4* from =
-        ws.slots + slot * 4096 + ((2 * th.warp + h) * 2 + th.warpgroup) * 256 + th.lane;
 #pragma unroll
     for (int u = 0; u < 8; u++) {
-      const uint4 packed = __ldcg(from + u * 32);
-      const __half2* value = reinterpret_cast<const __half2*>(&packed);
+      const __half2* value = reinterpret_cast<const __half2*>(&packed[u]);
 #pragma unroll
       for (int k = 0; k < 4; k++) {
         float* o = st.o + 16 * u + 4 * k + 2 * h;
@@ -528,41 +593,78 @@ __device__ __forceinline__ void mla_store_output(const MlaThread& th, const MlaS
   }
 }
 
-// A math thread's walk over the CTA's chunks.
+// The CTA's fragments: every gridDim-th; prompt tiles grow with their position, so turns alternate.
+template <bool kPrompt>
+__device__ __forceinline__ int mla_fragment(int turn) {
+  const int ctas = gridDim.x, cta = blockIdx.x;
+  return turn * ctas + (kPrompt && turn % 2 == 1 ? ctas - 1 - cta : cta);
+}
+
+// Chunks of one fragment, and the merges that lie inside it.
+__device__ __forceinline__ void mla_run_fragment(MlaShared* sm, const MlaThread& th, MlaState& st,
+                                                 const MlaAttentionParams& p,
+                                                 const MlaWorkspace& ws, const MlaFragment& f,
+                                                 int64_t slots, int padded_heads, float scale,
+                                                 uint32_t& uses) {
+  const int num_octets = f.tile.num_nodes * padded_heads / 8;
+  int depth = 0;
+  for (int chunk = f.chunk_begin; chunk < f.chunk_end; chunk++) {
+    mla_chunk(sm, th, st, p, ws, f.tile, chunk, padded_heads, scale, uses);
+    // Merge with finished left siblings that began in this fragment; at a whole tile's end with
+    // all.
+    int merges = 0;
+    for (int start = chunk; (start >> merges & 1) && start - (1 << merges) >= f.chunk_begin;
+         merges++)
+      start -= 1 << merges;
+    const bool done = f.tile.parts == 1 && chunk + 1 == f.chunk_end;
+    if (done) merges = depth;
+    for (; merges > 0; merges--) mla_merge_slot(th, st, ws, slots + --depth, num_octets, scale);
+    if (done) {
+      mla_store_output(th, st, p, f.tile, padded_heads);
+    } else {
+      mla_store_slot(th, st, ws, slots + depth++, num_octets);
+    }
+  }
+}
+
+// All steps of a tile of prompt rows.
+__device__ __forceinline__ void mla_run_prompt_tile(MlaShared* sm, const MlaThread& th,
+                                                    MlaState& st, const MlaAttentionParams& p,
+                                                    const MlaTile& tile, int parity,
+                                                    int padded_heads, float scale, uint32_t& uses) {
+  const int step_begin = tile.last_step * kMlaStepPositions;
+  MlaMask mask = {{kMlaStepPositions, kMlaStepPositions}, tile.kv_end - step_begin, tile.last_step};
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    const int node = th.row(h) / padded_heads;
+    if (node < tile.num_nodes) mask.limit[h] = p.kv_len[tile.first_row + node] - step_begin;
+  }
+  mla_clear_state(st);
+  mla_full_steps(sm, th, st, tile.last_step + 1, scale, uses, mask);
+  mla_normalise(sm, th, st, parity, scale);
+  mla_store_output(th, st, p, tile, padded_heads);
+}
+
+// A math thread's walk over the CTA's fragments.
+template <bool kPrompt>
 __device__ __forceinline__ void mla_math(MlaShared* sm, const MlaAttentionParams& p,
-                                         const MlaWorkspace& ws, const MlaCta& cta,
+                                         const MlaWorkspace& ws, int num_fragments,
                                          int padded_heads, float scale) {
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);  // uniform
   const MlaThread th = {warp / 4, warp % 4, static_cast<int>(threadIdx.x) % 32};
   MlaState st;
   uint32_t uses = 0;
-  int64_t base_slot = int64_t{blockIdx.x} * kMlaSlotsPerCta;
-  int t = cta.tile, first = cta.chunk;
-  for (int left = cta.count; left > 0; t++) {
-    const MlaTile tile = t == cta.tile ? cta.first : ws.tiles[t];
-    const int last = min(tile.num_chunks, first + left);
-    const int num_octets = tile.num_nodes * padded_heads / 8;
-    int depth = 0;
-    mla_load_queries(sm, p, tile, padded_heads);
-    for (int chunk = first; chunk < last; chunk++) {
-      mla_chunk(sm, th, st, p, ws, tile, chunk, padded_heads, scale, uses);
-      // Merge with finished left siblings that began in this CTA; at a whole tile's end with all.
-      int merges = 0;
-      for (int start = chunk; (start >> merges & 1) && start - (1 << merges) >= first; merges++)
-        start -= 1 << merges;
-      const bool done = first == 0 && chunk + 1 == tile.num_chunks;
-      if (done) merges = depth;
-      for (; merges > 0; merges--)
-        mla_merge_slot(th, st, ws, base_slot + --depth, num_octets, scale);
-      if (done) {
-        mla_store_output(th, st, p, tile, padded_heads);
-      } else {
-        mla_store_slot(th, st, ws, base_slot + depth++, num_octets);
-      }
+  int index;
+  for (int turn = 0; (index = mla_fragment<kPrompt>(turn)) < num_fragments; turn++) {
+    const MlaFragment f = ws.fragments[index];
+    if (f.chunk_begin == f.chunk_end) continue;
+    mla_load_queries(sm, p, f.tile, padded_heads);
+    if constexpr (kPrompt) {
+      mla_run_prompt_tile(sm, th, st, p, f.tile, turn & 1, padded_heads, scale, uses);
+    } else {
+      const int64_t slots = f.slot < 0 ? int64_t{blockIdx.x} * kMlaOwnSlots : int64_t{f.slot};
+      mla_run_fragment(sm, th, st, p, ws, f, slots, padded_heads, scale, uses);
     }
-    left -= last - first;
-    first = 0;
-    base_slot = int64_t{blockIdx.x} * kMlaSlotsPerCta + kMlaLaterSlots;
   }
 }
 
@@ -592,20 +694,22 @@ __device__ __forceinline__ void mla_load_keys(MlaShared* sm, const MlaCacheMaps*
                         &sm->full[b][kMlaPieces - 1]);
 }
 
-// The producer warp: streams the keys of all full steps through the two buffers.
+// The producer warp: streams the keys of all steps that come through the block table.
+template <bool kPrompt>
 __device__ __forceinline__ void mla_produce(MlaShared* sm, const MlaAttentionParams& p,
-                                            const MlaWorkspace& ws, const MlaCta& cta,
+                                            const MlaWorkspace& ws, int num_fragments,
                                             const MlaCacheMaps* maps) {
   const int lane = threadIdx.x % 32;
   uint32_t uses[2] = {0, 0}, tails = 0;
-  int t = cta.tile, first = cta.chunk;
-  for (int left = cta.count; left > 0; t++) {
-    const MlaTile tile = t == cta.tile ? cta.first : ws.tiles[t];
-    const int last = min(tile.num_chunks, first + left);
+  int index;
+  for (int turn = 0; (index = mla_fragment<kPrompt>(turn)) < num_fragments; turn++) {
+    const MlaFragment f = ws.fragments[index];
+    const MlaTile& tile = f.tile;
     const int32_t* blocks = p.block_tables + int64_t{tile.seq} * p.max_blocks;
-    for (int chunk = first; chunk < last; chunk++) {
+    for (int chunk = f.chunk_begin; chunk < f.chunk_end; chunk++) {
       const int begin = chunk << tile.log2_steps, end = (chunk + 1) << tile.log2_steps;
-      const int num_steps = min(end, tile.full_steps) - begin;
+      const bool all = kPrompt || tile.in_table;  // every step comes through the table
+      const int num_steps = min(end, all ? tile.last_step + 1 : tile.full_steps) - begin;
       for (int i = 0; i < num_steps; i += 32) {
         const int mine = i + lane < num_steps ? blocks[begin + i + lane] : 0;
         for (int j = 0; j < 32 && i + j < num_steps; j++) {
@@ -614,14 +718,26 @@ __device__ __forceinline__ void mla_produce(MlaShared* sm, const MlaAttentionPar
           __syncwarp();
         }
       }
-      if (tile.full_steps < end && tile.full_steps <= tile.last_step)
+      if (!all && tile.full_steps < end && tile.full_steps <= tile.last_step)
         mbarrier_wait(&sm->tail_done, tails++ & 1);
     }
-    left -= last - first;
-    first = 0;
   }
 }
 
+// Zeros for inert rows, by the warps that have nothing else to do.
+__device__ __forceinline__ void mla_clear_inert_rows(const MlaAttentionParams& p,
+                                                     const MlaWorkspace& ws) {
+  constexpr int kThreads = kMlaThreads - kMlaMathThreads - 32;
+  const int vectors = p.num_heads * kMlaRank / 8;
+  for (int row = blockIdx.x; row < p.num_rows; row += gridDim.x) {
+    if (ws.tile_of_row[row] >= 0) continue;
+    uint4* out = static_cast<uint4*>(p.o_lat) + int64_t{row} * vectors;
+    for (int i = threadIdx.x % kThreads; i < vectors; i += kThreads)
+      out[i] = make_uint4(0, 0, 0, 0);
+  }
+}
+
+template <bool kPrompt>
 __global__ void __launch_bounds__(kMlaThreads, 1)
     mla_attention_sm90(MlaAttentionParams p, MlaWorkspace ws, int padded_heads,
                        const __grid_constant__ MlaCacheMaps maps) {
@@ -637,14 +753,18 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
   }
   __syncthreads();
   grid_dependency_launch();
-  const MlaCta cta = ws.ctas[blockIdx.x];  // written by mla_plan, launched without early release
+  // The plan was made before the previous kernel could start: mla_plan releases no kernel early.
+  const int num_fragments = ws.header->num_fragments;
   grid_dependency_wait();
   if (threadIdx.x >= kMlaMathThreads) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    if (threadIdx.x < kMlaMathThreads + 32) mla_produce(sm, p, ws, cta, &maps);
+    if (threadIdx.x < kMlaMathThreads + 32)
+      mla_produce<kPrompt>(sm, p, ws, num_fragments, &maps);
+    else if (kPrompt)
+      mla_clear_inert_rows(p, ws);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    mla_math(sm, p, ws, cta, padded_heads, log2_scale(p.softmax_scale));
+    mla_math<kPrompt>(sm, p, ws, num_fragments, padded_heads, log2_scale(p.softmax_scale));
   }
 }
 

@@ -38,6 +38,9 @@ struct MlaAttentionParams {
   int32_t kv_lora_rank = 0;
   int32_t qk_rope_head_dim = 0;
   float softmax_scale = 0;
+  // Prompt rows: path_len 0. They have a form of their own, faster over many rows, with bits of its
+  // own; decided rows of any number share the other.
+  bool prompt = false;
 
   void* workspace = nullptr;  // mla_attention_workspace_bytes() bytes, 256-byte aligned
 };

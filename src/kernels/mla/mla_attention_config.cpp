@@ -1,11 +1,14 @@
 #include "kernels/mla/mla_attention_config.h"
 
+#include <algorithm>
+
 namespace coppice::kernels {
 namespace {
 
 constexpr size_t kHeaderBytes = 256;
-constexpr size_t kCtaBytes = 64;
-constexpr size_t kTileBytes = 48;
+constexpr size_t kFragmentBytes = 96;
+constexpr size_t kTileBytes = 80;
+constexpr size_t kMaxRounds = 4;  // fragments of a CTA when tiles are cut into parts
 constexpr size_t kPassBytes = 32 + 4 * kMlaStepPositions + 8 * kMlaStepPositions;
 constexpr size_t kSlotStatsBytes = 2 * 8 * kMlaTileRows;
 constexpr size_t kSlotBytes = size_t{2} * kMlaTileRows * 512;  // half precision
@@ -23,6 +26,10 @@ MlaChunkTable mla_chunk_table(int num_heads) {
   return {{4096, 16384, 65536}, {3, 3, 4, 5}};
 }
 
+MlaChunkTable mla_prompt_chunk_table() {
+  return {{1 << 30, 1 << 30, 1 << 30}, {12, 12, 12, 12}};
+}
+
 int mla_padded_heads(int num_heads) {
   int padded = 8;
   while (padded < num_heads) padded *= 2;
@@ -36,7 +43,8 @@ bool mla_uses_tensor_cores(int num_heads, int kv_lora_rank, int qk_rope_head_dim
 MlaWorkspaceLayout mla_workspace_layout(int max_rows, int max_path, int num_ctas) {
   MlaWorkspaceLayout layout = {};
   const size_t rows = static_cast<size_t>(max_rows);
-  const size_t slots = static_cast<size_t>(num_ctas) * kMlaSlotsPerCta;
+  const size_t ctas = static_cast<size_t>(num_ctas);
+  const size_t slots = ctas * kMlaSlotsPerCta;
   layout.passes_per_row = (max_path + 2 * kMlaStepPositions + 7) / kMlaStepPositions + 1;
   size_t offset = kHeaderBytes;
   const auto take = [&offset](size_t bytes) {
@@ -45,7 +53,7 @@ MlaWorkspaceLayout mla_workspace_layout(int max_rows, int max_path, int num_ctas
     return at;
   };
   layout.header = 0;
-  layout.ctas = take(kCtaBytes * static_cast<size_t>(num_ctas));
+  layout.fragments = take(kFragmentBytes * std::max(rows, ctas * kMaxRounds));
   layout.tiles = take(kTileBytes * rows);
   layout.tile_of_row = take(sizeof(int32_t) * rows);
   layout.passes = take(kPassBytes * rows * static_cast<size_t>(layout.passes_per_row));

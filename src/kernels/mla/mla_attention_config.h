@@ -8,8 +8,11 @@ namespace coppice::kernels {
 
 inline constexpr int kMlaStepPositions = 64;  // keys of one softmax step; also the cache block
 inline constexpr int kMlaTileRows = 64;       // query rows (nodes x heads) of one tile
-inline constexpr int kMlaSlotsPerCta = 20;    // partial results a CTA can hold at a time
-inline constexpr int kMlaLaterSlots = 10;     // slots of a CTA's second and later tiles start here
+inline constexpr int kMlaMaxCutTiles = 528;   // with more tiles each is done by one CTA
+// Partial results set aside, per CTA: the planner cuts tiles no finer than they last. When tiles
+// are not cut, a CTA's share holds the merge tree of the tile that it is at.
+inline constexpr int kMlaSlotsPerCta = 16;
+inline constexpr int kMlaOwnSlots = 9;
 
 // Steps per chunk as a function of the query's own position alone; the result bits follow from it.
 struct MlaChunkTable {
@@ -18,6 +21,8 @@ struct MlaChunkTable {
 };
 
 MlaChunkTable mla_chunk_table(int num_heads);
+// Prompt rows are not cut: one chunk each.
+MlaChunkTable mla_prompt_chunk_table();
 
 // Rows of one tile that a token takes: num_heads rounded up to a multiple of 8 dividing 64.
 int mla_padded_heads(int num_heads);
@@ -28,7 +33,7 @@ bool mla_uses_tensor_cores(int num_heads, int kv_lora_rank, int qk_rope_head_dim
 // Byte offsets into the workspace.
 struct MlaWorkspaceLayout {
   size_t header;
-  size_t ctas;
+  size_t fragments;
   size_t tiles;
   size_t tile_of_row;
   size_t passes;

@@ -10,7 +10,7 @@
 
 #include "kernels/common/attention_merge.cuh"
 #include "kernels/common/grid_dependency.cuh"
-#include "kernels/mla/mla_plan.cuh"
+#include "kernels/mla/mla_work.cuh"
 
 namespace coppice::kernels {
 
@@ -48,22 +48,21 @@ __device__ __forceinline__ int mla_block_level(int start, int end) {
 }
 
 // For every chunk of the tile that begins a stored partial result, its slot and level; -1 else.
-__device__ __forceinline__ void mla_list_partials(const MlaTile& tile, uint32_t num_chunks,
-                                                  uint32_t num_ctas, int* partial) {
+__device__ __forceinline__ void mla_list_partials(const MlaTile& tile, int* partial) {
   for (int c = threadIdx.x; c < tile.num_chunks; c += kMlaCombineWarps * 32) {
-    // The CTA that ran the chunk and its run, relative to the tile.
-    const uint32_t global = tile.chunk_begin + c;
-    const uint32_t cta = ((global + 1) * num_ctas - 1) / num_chunks;
-    const int cta_begin = static_cast<int>(cta * num_chunks / num_ctas) - tile.chunk_begin;
-    const int cta_end = static_cast<int>((cta + 1) * num_chunks / num_ctas) - tile.chunk_begin;
-    const int end = min(cta_end, tile.num_chunks);
-    int index = 0, start = max(cta_begin, 0);
+    int part = 0, above = tile.parts;  // the part that holds the chunk
+    while (above - part > 1) {
+      const int mid = (part + above) / 2;
+      (mla_part_begin(tile, mid) <= c ? part : above) = mid;
+    }
+    const int end = mla_part_begin(tile, above);
+    int index = 0, start = mla_part_begin(tile, part);
     while (start < c) {
       start += 1 << mla_block_level(start, end);
       index++;
     }
-    const int slot =
-        static_cast<int>(cta) * kMlaSlotsPerCta + (cta_begin < 0 ? kMlaLaterSlots : 0) + index;
+    const int fragment = part * tile.group_size + tile.group_index;
+    const int slot = tile.first_slot + fragment * tile.fragment_slots + index;
     partial[c] = start == c ? slot << 5 | mla_block_level(c, end) : -1;
   }
 }
@@ -128,14 +127,14 @@ __device__ __forceinline__ MlaPartial mla_merge_run(const MlaWorkspace& ws, cons
 
 // Grid: (octets of all rows, kMlaCombineSplit). Each warp merges an eighth of the chunk tree.
 __global__ void __launch_bounds__(kMlaCombineWarps * 32)
-    mla_combine(MlaAttentionParams p, MlaWorkspace ws, int padded_heads, int num_ctas) {
+    mla_combine(MlaAttentionParams p, MlaWorkspace ws, int padded_heads) {
   __shared__ int partial[kMlaMaxChunks];
   __shared__ MlaCombineStack stacks[kMlaCombineWarps];
   grid_dependency_launch();
   const int octets = padded_heads / 8, row = blockIdx.x / octets;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, unit = blockIdx.y * 32 + lane;
   const int head = blockIdx.x % octets * 8 + lane / 4;
-  const int t = ws.tile_of_row[row], num_chunks = ws.header->num_chunks;
+  const int t = ws.tile_of_row[row];
   __nv_bfloat162* out =
       static_cast<__nv_bfloat162*>(p.o_lat) +
       ((int64_t{row} * p.num_heads + head) * 512 + static_cast<int>(blockIdx.y) * 32) / 2 +
@@ -147,12 +146,11 @@ __global__ void __launch_bounds__(kMlaCombineWarps * 32)
     return;
   }
   const MlaTile tile = ws.tiles[t];
-  const int64_t next = (int64_t{tile.first_cta} + 1) * num_chunks / num_ctas;
-  if (next >= tile.chunk_begin + tile.num_chunks) {
+  if (tile.parts == 1) {
     grid_dependency_wait();
     return;  // one CTA did it all
   }
-  mla_list_partials(tile, num_chunks, num_ctas, partial);
+  mla_list_partials(tile, partial);
   __syncthreads();
   grid_dependency_wait();
 

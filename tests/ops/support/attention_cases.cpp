@@ -49,13 +49,15 @@ Tensor cache(Staging& s, std::uint32_t stream, std::int64_t row_size) {
   return s.kv({kNumBlocks, kBlockSize, row_size}, values);
 }
 
-// positions: of each row's last key, or `hidden` keys before it.
+// positions: of each row's last key, or `hidden` keys before it. Prompt rows have no path.
 AttentionMetadata metadata(Staging& s, const std::vector<std::int64_t>& rows, Tensor& positions,
-                           std::int32_t hidden = 0) {
+                           std::int32_t hidden = 0, Provenance provenance = Provenance::kDecided) {
   const auto count = static_cast<std::int64_t>(rows.size());
   std::vector<std::int32_t> sequence, kv_len, path_len, path, position, tables;
   for (const std::int64_t id : rows) {
-    const RowKeys keys = id == kPadding ? RowKeys{-1, -99, -99} : keys_of(id);
+    RowKeys keys = id == kPadding ? RowKeys{-1, -99, -99} : keys_of(id);
+    if (id != kPadding && provenance == Provenance::kPrompt)
+      keys = {keys.sequence, std::max(keys.kv_len, 1), 0};
     sequence.push_back(keys.sequence);
     kv_len.push_back(keys.kv_len);
     path_len.push_back(keys.path_len);
@@ -72,18 +74,19 @@ AttentionMetadata metadata(Staging& s, const std::vector<std::int64_t>& rows, Te
           .path_len = s.ints({count}, path_len),
           .path = s.ints({count, kMaxPath}, path),
           .block_tables = s.ints({3, kTableBlocks}, tables),
-          .max_kv_len = kLengths[0] + kMaxPath};
+          .max_kv_len = kLengths[0] + kMaxPath,
+          .provenance = provenance};
 }
 
 struct MlaSize {
   std::int64_t heads, rank, rope;
 };
 
-RowResults run_mla_attention(Backend& backend, const std::vector<std::int64_t>& rows,
-                             MlaSize size) {
+RowResults run_mla_attention(Backend& backend, const std::vector<std::int64_t>& rows, MlaSize size,
+                             Provenance provenance) {
   Staging s(backend);
   Tensor positions;
-  const AttentionMetadata meta = metadata(s, rows, positions);
+  const AttentionMetadata meta = metadata(s, rows, positions, 0, provenance);
   const Tensor out = s.act_out(static_cast<std::int64_t>(rows.size()), {size.heads, size.rank});
   backend.plan_mla_attention({.metadata = &meta,
                               .num_heads = size.heads,
@@ -262,8 +265,12 @@ void add_attention_cases(std::vector<OpCase>& cases) {
     cases.push_back({std::move(op), std::move(name), fast, 2e-2f, run});
   };
   const auto mla = [&](std::string name, MlaSize size) {
-    add("mla_attention", name, 2e-5f,
-        [size](Backend& b, const Rows& r) { return run_mla_attention(b, r, size); });
+    add("mla_attention", name, 2e-5f, [size](Backend& b, const Rows& r) {
+      return run_mla_attention(b, r, size, Provenance::kDecided);
+    });
+    add("mla_attention", name + " prompt", 2e-5f, [size](Backend& b, const Rows& r) {
+      return run_mla_attention(b, r, size, Provenance::kPrompt);
+    });
     add("mla_rope_and_write_kv", name, 2e-6f,
         [size](Backend& b, const Rows& r) { return run_mla_rope(b, r, size); });
   };

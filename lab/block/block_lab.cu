@@ -1,0 +1,249 @@
+// Times chains of a layer's kernels in one graph, as a decode step enqueues them: the attention
+// block (norm to o_proj) and the dense kernels of the FFN block of one TP-8 rank of Kimi K2.6.
+// Usage: block_lab [context]
+#include <string>
+
+#include "../common.h"
+#include "kernels/gemm/skinny_gemm.h"
+#include "kernels/mla/mla_attention.h"
+#include "kernels/moe/moe_route.h"
+#include "kernels/norm/rms_norm.h"
+#include "kernels/rope/mla_rope.h"
+#include "kernels/rows/rows.h"
+
+using namespace coppice::kernels;
+using lab::device_array;
+using lab::device_copy;
+using bf16 = __nv_bfloat16;
+
+namespace {
+
+constexpr int kLayers = 16, kMost = 64;
+constexpr int kHidden = 7168, kHeads = 8, kQRank = 1536, kRank = 512, kRope = 64, kNope = 128;
+constexpr int kExperts = 384, kTopK = 8, kWidth = 256;
+
+__global__ void fill_floats(float* to, size_t count, float base, float scale, uint64_t seed) {
+  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < count;
+       i += size_t{gridDim.x} * blockDim.x)
+    to[i] = base + scale * lab::uniform(seed + i);
+}
+
+bf16* weights(size_t count, uint64_t seed, float deviation = 0.02f) {
+  auto* w = device_array<bf16>(count);
+  lab::fill_normal<<<1320, 256>>>(w, count, seed << 40, deviation);
+  return w;
+}
+
+float* floats(size_t count, float base, float scale) {
+  auto* w = device_array<float>(count);
+  fill_floats<<<264, 256>>>(w, count, base, scale, 99);
+  return w;
+}
+
+struct Layer {
+  bf16 *qkv_a, *q_b, *k_absorbed, *v_absorbed, *o_proj, *router, *gate_up, *down, *cache;
+};
+
+struct Step {
+  int rows, context, num_blocks;
+  std::vector<Layer> layers;
+  bf16 *residual, *delta, *x, *qkv_a, *c_q, *q, *q_lat, *o_lat, *o, *gate_up, *act, *shared;
+  float *logits, *topk_weights, *norm, *bias, *cos_sin;
+  int32_t *topk_ids, *seq, *kv_len, *path_len, *path, *tables, *positions, *slots;
+  MlaAttentionParams mla;
+};
+
+void gemm(const void* x, int64_t x_stride, const bf16* w, void* out, int64_t out_stride, int rows,
+          int outputs, int inputs, int heads, bool f32, cudaStream_t stream) {
+  CHECK_CUDA(skinny_gemm({.x = x,
+                          .weight = w,
+                          .out = out,
+                          .num_tokens = rows,
+                          .num_heads = heads,
+                          .outputs = outputs,
+                          .inputs = inputs,
+                          .x_stride = x_stride,
+                          .out_stride = out_stride,
+                          .out_is_float = f32},
+                         stream));
+}
+
+void attention_block(const Step& s, const Layer& l, cudaStream_t stream) {
+  const int T = s.rows, qkv = kQRank + kRank + kRope, q_width = kHeads * (kNope + kRope);
+  CHECK_CUDA(rms_norm({.x = s.residual,
+                       .delta = s.delta,
+                       .residual = s.residual,
+                       .weight = s.norm,
+                       .out = s.x,
+                       .x_row_stride = kHidden,
+                       .delta_row_stride = kHidden,
+                       .residual_row_stride = kHidden,
+                       .out_row_stride = kHidden,
+                       .num_rows = T,
+                       .hidden_size = kHidden,
+                       .eps = 1e-5f},
+                      stream));
+  gemm(s.x, kHidden, l.qkv_a, s.qkv_a, qkv, T, qkv, kHidden, 1, false, stream);
+  CHECK_CUDA(rms_norm({.x = s.qkv_a,
+                       .weight = s.norm,
+                       .out = s.c_q,
+                       .x_row_stride = qkv,
+                       .out_row_stride = kQRank,
+                       .num_rows = T,
+                       .hidden_size = kQRank,
+                       .eps = 1e-6f},
+                      stream));
+  gemm(s.c_q, kQRank, l.q_b, s.q, q_width, T, q_width, kQRank, 1, false, stream);
+  gemm(s.q, q_width, l.k_absorbed, s.q_lat, kHeads * kRank, T, kRank, kNope, kHeads, false, stream);
+  CHECK_CUDA(mla_rope_and_write_kv({.q_pe = s.q + kHeads * kNope,
+                                    .q_pe_row_stride = q_width,
+                                    .q_pe_head_stride = kRope,
+                                    .kv_a = s.qkv_a + kQRank,
+                                    .kv_a_row_stride = qkv,
+                                    .kv_norm = s.norm,
+                                    .eps = 1e-6f,
+                                    .cos_sin = s.cos_sin,
+                                    .positions = s.positions,
+                                    .slots = s.slots,
+                                    .cache = l.cache,
+                                    .num_rows = T,
+                                    .num_heads = kHeads,
+                                    .kv_lora_rank = kRank,
+                                    .rope_dim = kRope},
+                                   stream));
+  MlaAttentionParams mla = s.mla;
+  mla.cache = l.cache;
+  CHECK_CUDA(mla_attention(mla, stream));
+  gemm(s.o_lat, kHeads * kRank, l.v_absorbed, s.o, kHeads * kNope, T, kNope, kRank, kHeads, false,
+       stream);
+  gemm(s.o, kHeads * kNope, l.o_proj, s.delta, kHidden, T, kHidden, kHeads * kNope, 1, false,
+       stream);
+}
+
+void dense_ffn(const Step& s, const Layer& l, cudaStream_t stream) {
+  const int T = s.rows;
+  CHECK_CUDA(rms_norm({.x = s.residual,
+                       .delta = s.delta,
+                       .residual = s.residual,
+                       .weight = s.norm,
+                       .out = s.x,
+                       .x_row_stride = kHidden,
+                       .delta_row_stride = kHidden,
+                       .residual_row_stride = kHidden,
+                       .out_row_stride = kHidden,
+                       .num_rows = T,
+                       .hidden_size = kHidden,
+                       .eps = 1e-5f},
+                      stream));
+  gemm(s.x, kHidden, l.router, s.logits, kExperts, T, kExperts, kHidden, 1, true, stream);
+  CHECK_CUDA(moe_route({.logits = s.logits,
+                        .bias = s.bias,
+                        .topk_ids = s.topk_ids,
+                        .topk_weights = s.topk_weights,
+                        .num_tokens = T,
+                        .num_experts = kExperts,
+                        .top_k = kTopK,
+                        .routed_scaling_factor = 2.8f},
+                       stream));
+  gemm(s.x, kHidden, l.gate_up, s.gate_up, 2 * kWidth, T, 2 * kWidth, kHidden, 1, false, stream);
+  CHECK_CUDA(silu_mul({.gate_up = s.gate_up,
+                       .gate_up_stride = 2 * kWidth,
+                       .out = s.act,
+                       .out_stride = kWidth,
+                       .num_rows = T,
+                       .size = kWidth},
+                      stream));
+  gemm(s.act, kWidth, l.down, s.delta, kHidden, T, kHidden, kWidth, 1, false, stream);
+}
+
+Step make_step(int context) {
+  Step s = {};
+  s.context = context;
+  s.num_blocks = (context + kMost) / 64 + 1;
+  for (int i = 0; i < kLayers; ++i) {
+    s.layers.push_back(
+        {.qkv_a = weights(size_t(kQRank + kRank + kRope) * kHidden, 10 * i + 1),
+         .q_b = weights(size_t(kHeads) * (kNope + kRope) * kQRank, 10 * i + 2),
+         .k_absorbed = weights(size_t(kHeads) * kRank * kNope, 10 * i + 3),
+         .v_absorbed = weights(size_t(kHeads) * kNope * kRank, 10 * i + 4),
+         .o_proj = weights(size_t(kHidden) * kHeads * kNope, 10 * i + 5),
+         .router = weights(size_t(kExperts) * kHidden, 10 * i + 6),
+         .gate_up = weights(size_t(2) * kWidth * kHidden, 10 * i + 7),
+         .down = weights(size_t(kHidden) * kWidth, 10 * i + 8),
+         .cache = weights(size_t(s.num_blocks) * 64 * (kRank + kRope), 10 * i + 9, 1.0f)});
+  }
+  const auto activation = [](size_t width) { return weights(kMost * width, 777, 1.0f); };
+  s.residual = activation(kHidden), s.delta = activation(kHidden), s.x = activation(kHidden);
+  s.qkv_a = activation(kQRank + kRank + kRope), s.c_q = activation(kQRank);
+  s.q = activation(kHeads * (kNope + kRope)), s.q_lat = activation(kHeads * kRank);
+  s.o_lat = activation(kHeads * kRank), s.o = activation(kHeads * kNope);
+  s.gate_up = activation(2 * kWidth), s.act = activation(kWidth);
+  s.logits = floats(kMost * kExperts, 0, 1), s.topk_weights = floats(kMost * kTopK, 0, 1);
+  s.norm = floats(kHidden, 1, 0.1f), s.bias = floats(kExperts, 0, 0.1f);
+  s.cos_sin = floats(size_t(context + kMost + 1) * kRope, 0, 1);
+  s.topk_ids = device_array<int32_t>(kMost * kTopK);
+  std::vector<int32_t> table, path, position, slot;
+  for (int i = 0; i < s.num_blocks; ++i) table.push_back(s.num_blocks - 1 - i);
+  const auto slot_of = [&](int p) { return table[p / 64] * 64 + p % 64; };
+  for (int t = 0; t < kMost; ++t) {
+    position.push_back(context + std::min(t, 7));
+    slot.push_back(slot_of(context + t));
+    // A chain of up to seven, then leaves of its last node.
+    for (int i = 0; i < 8; ++i) path.push_back(slot_of(context + (i == 7 ? std::max(t, 7) : i)));
+  }
+  s.tables = device_copy(table), s.path = device_copy(path);
+  s.positions = device_copy(position), s.slots = device_copy(slot);
+  s.seq = device_copy(std::vector<int32_t>(kMost, 0));
+  s.kv_len = device_copy(std::vector<int32_t>(kMost, context));
+  std::vector<int32_t> lengths;
+  for (int t = 0; t < kMost; ++t) lengths.push_back(std::min(t, 7) + 1);
+  s.path_len = device_copy(lengths);
+  return s;
+}
+
+void plan(Step& s, int rows) {
+  s.rows = rows;
+  s.mla = {.q_lat = s.q_lat,
+           .q_pe = s.q + kHeads * kNope,
+           .q_pe_row_stride = kHeads * (kNope + kRope),
+           .q_pe_head_stride = kRope,
+           .o_lat = s.o_lat,
+           .seq_of_row = s.seq,
+           .kv_len = s.kv_len,
+           .path_len = s.path_len,
+           .path = s.path,
+           .block_tables = s.tables,
+           .max_path = 8,
+           .max_blocks = s.num_blocks,
+           .num_rows = rows,
+           .num_heads = kHeads,
+           .num_blocks = s.num_blocks,
+           .kv_lora_rank = kRank,
+           .qk_rope_head_dim = kRope,
+           .softmax_scale = 0.07f,
+           .workspace = device_array<uint8_t>(mla_attention_workspace_bytes(rows, 8))};
+  CHECK_CUDA(mla_plan(s.mla, nullptr));
+  CHECK_CUDA(cudaDeviceSynchronize());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int context = argc > 1 ? std::stoi(argv[1]) : 4096;
+  Step s = make_step(context);
+  std::printf("context %d, us a layer in a graph of %d layers\n", context, kLayers);
+  for (int rows : {1, 8, 17, 33, 64}) {
+    plan(s, rows);
+    const auto time = [&](auto&& block) {
+      return lab::time_graph(
+          [&](cudaStream_t stream) {
+            for (const Layer& l : s.layers) block(s, l, stream);
+          },
+          kLayers, 15);
+    };
+    std::printf("M = %2d: attention block %6.1f, dense kernels of the FFN block %6.1f\n", rows,
+                time(attention_block), time(dense_ffn));
+    std::fflush(stdout);
+    CHECK_CUDA(cudaFree(s.mla.workspace));
+  }
+}

@@ -1,0 +1,117 @@
+// What mla_plan leaves in the workspace for the attention kernels: tiles of rows, the fragments
+// that CTAs work on, tail passes, and the places of partial results.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/mla/mla_attention.h"
+#include "kernels/mla/mla_attention_config.h"
+
+namespace coppice::kernels {
+
+constexpr int kMlaMaxNodes = 8;          // tokens of one tile
+constexpr uint8_t kMlaMasked = 0x80;     // flag in MlaTailPass::column
+constexpr uint8_t kMlaFromTable = 0x40;  // flag in MlaTailPass::column
+
+struct MlaHeader {
+  int32_t num_tiles;
+  int32_t num_fragments;
+};
+
+// Consecutive rows of one sequence that share a chunk size. The tiles of a sequence form a group
+// whose chunks are cut into the same parts, so that tiles read the same keys at the same time.
+struct MlaTile {
+  int32_t seq;
+  int32_t first_row;
+  int32_t num_nodes;
+  int32_t log2_steps;  // steps per chunk
+  int32_t num_chunks;  // up to the largest position of the tile
+  int32_t full_steps;  // steps whose 64 positions every row reads through the table
+  int32_t last_step;   // step of the largest position
+  int32_t kv_end;      // largest kv_len
+  int32_t first_pass;
+  int32_t num_passes;
+  int32_t group_chunks;  // the largest num_chunks of the group
+  int32_t cut_chunks;    // that parts share evenly; the last part has the rest too
+  int32_t group_size;
+  int32_t group_index;     // of this tile
+  int32_t parts;           // 1: one CTA does the whole tile
+  int32_t first_fragment;  // of the group; fragment of (part, tile) is part * group_size + index
+  int32_t first_slot;      // of the group's partial results
+  int32_t fragment_slots;  // for each fragment
+  int32_t in_table;  // one token, whose keys all lie where the block table has their positions
+  int32_t unused;
+};
+
+// A run of chunks of one tile, done by one CTA.
+struct MlaFragment {
+  int32_t chunk_begin;
+  int32_t chunk_end;
+  int32_t slot;  // the first for its partial results; -1: those of the CTA, nothing is cut
+  int32_t unused;
+  MlaTile tile;  // a copy, saves a dependent load
+};
+static_assert(sizeof(MlaTile) == 80 && sizeof(MlaFragment) == 96);  // as the workspace is laid out
+
+// One step of up to 8 nodes (a multiple of 16 bytes) in which some position is undecided or
+// invisible for some row. The distinct undecided keys of the nodes form a list of at most 64 slots.
+struct MlaTailPass {
+  int32_t step;
+  int32_t node_begin;
+  int32_t node_end;
+  int32_t num_listed;      // keys of the list
+  int32_t num_from_table;  // leading positions of the step that are read through the table
+  int32_t unused[3];
+  int32_t slot[kMlaStepPositions];
+  // Where a node's key at a position is found: index into the list, or kMlaFromTable + position.
+  // Masked positions carry kMlaMasked and any loaded key.
+  uint8_t column[kMlaMaxNodes][kMlaStepPositions];
+};
+
+struct MlaWorkspace {
+  MlaHeader* header;
+  MlaFragment* fragments;
+  MlaTile* tiles;
+  int32_t* tile_of_row;
+  MlaTailPass* passes;
+  float2* slot_stats;  // [slot][warpgroup][64 rows]: maximum, sum; both copies are equal
+  uint4* slots;        // [slot][octet of rows][unit of 512] x 8 halves
+  int passes_per_row;
+};
+
+inline MlaWorkspace mla_workspace(void* base, const MlaWorkspaceLayout& layout) {
+  char* p = static_cast<char*>(base);
+  return {reinterpret_cast<MlaHeader*>(p + layout.header),
+          reinterpret_cast<MlaFragment*>(p + layout.fragments),
+          reinterpret_cast<MlaTile*>(p + layout.tiles),
+          reinterpret_cast<int32_t*>(p + layout.tile_of_row),
+          reinterpret_cast<MlaTailPass*>(p + layout.passes),
+          reinterpret_cast<float2*>(p + layout.slot_stats),
+          reinterpret_cast<uint4*>(p + layout.slots),
+          layout.passes_per_row};
+}
+
+// First chunk of a part: even shares, long ones rounded to an eighth of a share, so that a part is
+// few blocks of the merge tree.
+__device__ __forceinline__ int mla_part_begin(int chunks, int parts, int part) {
+  if (part >= parts) return chunks;
+  const int align = max(0, 28 - __clz(chunks / parts));
+  return static_cast<int>(int64_t{chunks} * part / parts) >> align << align;
+}
+
+// The same for a tile, which may be shorter or longer than what its group's parts share.
+__device__ __forceinline__ int mla_part_begin(const MlaTile& tile, int part) {
+  if (part >= tile.parts) return tile.num_chunks;
+  return min(mla_part_begin(tile.cut_chunks, tile.parts, part), tile.num_chunks);
+}
+
+// The most chunks a part can have.
+__device__ __forceinline__ int mla_longest_part(int chunks, int parts) {
+  if (parts == 1) return chunks;
+  const int align = max(0, 28 - __clz(chunks / parts));
+  return (chunks + parts - 1) / parts + (1 << align) - 1;
+}
+
+}  // namespace coppice::kernels
