@@ -11,12 +11,19 @@ while read -r package; do
 done < scripts/apt-packages.txt
 
 if ((${#missing[@]})); then
-  echo "setup: installing ${missing[*]}"
-  if ((EUID == 0)); then sudo=(); else sudo=(sudo); fi
-  if ((EUID != 0)) && ! command -v sudo >/dev/null; then
-    echo "setup: these Debian packages are missing and neither root nor sudo is at hand: ${missing[*]}" >&2
+  if ((EUID == 0)); then
+    sudo=()
+  elif command -v sudo > /dev/null; then
+    sudo=(sudo)
+  else
+    echo "setup: these Debian packages are missing, and neither root nor sudo is at hand to install them: ${missing[*]}" >&2
     exit 1
   fi
+  if ! command -v apt-get > /dev/null; then
+    echo "setup: no apt-get here: install what these Debian 12 packages hold: ${missing[*]}" >&2
+    exit 1
+  fi
+  echo "setup: installing ${missing[*]}"
   "${sudo[@]}" apt-get update -qq
   DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
