@@ -27,6 +27,7 @@ using asio::ip::tcp;
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 
 // Bytes on their way to one client. Filled from any thread, emptied by the connection's coroutine.
+// May outlive connection and server: once the client is gone it holds nothing of theirs.
 class Outbox final : public HttpResponder {
  public:
   Outbox(asio::any_io_executor executor, std::function<void()> wake, bool keep_alive, bool chunked,
@@ -83,19 +84,24 @@ class Outbox final : public HttpResponder {
     {
       const std::lock_guard lock(mutex_);
       if (gone_) return;
-      gone_ = true;
       callback = std::move(on_disconnect_);
+      let_go();
     }
     if (callback) callback();
   }
   // The response is out: nobody needs to hear of the client any more.
   void delivered() {
     const std::lock_guard lock(mutex_);
-    gone_ = true;
-    on_disconnect_ = nullptr;
+    let_go();
   }
 
  private:
+  void let_go() {
+    gone_ = true;
+    on_disconnect_ = nullptr;
+    wake_ = nullptr;
+    executor_ = {};
+  }
   void push(std::string_view bytes, bool complete) {
     const std::lock_guard lock(mutex_);
     if (gone_ || complete_) return;
@@ -259,6 +265,8 @@ awaitable<bool> HttpServer::Impl::Connection::answer(http::request<http::string_
         if (const auto connection = self.lock()) connection->wake_.cancel();
       },
       keep_alive, chunked, server_->options.max_buffered_bytes);
+  // However this coroutine ends, by the server's destruction too.
+  const std::shared_ptr<void> let_go(nullptr, [outbox](void*) { outbox->delivered(); });
   asio::co_spawn(stream_.get_executor(), watch_for_end(outbox), asio::detached);
   server_->handler(to_request(std::move(message), remote), outbox);
   const bool sent = co_await send_all(outbox);

@@ -138,6 +138,27 @@ TEST(HttpServerTest, TellsWhenTheClientLeaves) {
   kept->end();
 }
 
+// Whoever answers may do so after the server is gone: nothing happens.
+TEST(HttpServerTest, AResponderMayOutliveItsServer) {
+  std::shared_ptr<HttpResponder> kept;
+  std::atomic<bool> started{false};
+  {
+    HttpServer server(any_port(),
+                      [&](const HttpRequest&, std::shared_ptr<HttpResponder> responder) {
+                        responder->begin_stream(200, "text/event-stream");
+                        kept = std::move(responder);
+                        started = true;
+                      });
+    Client client(server.port());
+    client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    for (int i = 0; i < 500 && !started; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    ASSERT_TRUE(started);
+  }
+  kept->write("data: late\n\n");
+  kept->end();
+}
+
 TEST(HttpServerTest, RefusesBadInputWithOneLine) {
   HttpServer server(any_port(), [](const HttpRequest&, const auto& responder) {
     responder->send(200, "text/plain", "ok");
