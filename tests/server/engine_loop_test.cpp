@@ -143,7 +143,7 @@ TEST_F(EngineLoopTest, DrainFinishesWhatRunsAndRefusesTheRest) {
   const auto seen = std::make_shared<Seen>();
   for (int i = 0; i < 6; ++i) loop.submit(one(seen, 50));
   auto drained =
-      std::async(std::launch::async, [&] { return loop.drain(std::chrono::seconds(60)); });
+      std::async(std::launch::async, [&] { return loop.drain(std::chrono::seconds(300)); });
   ASSERT_TRUE(eventually([&] { return loop.status().state == EngineState::kDraining; }));
   EXPECT_FALSE(loop.status().ready());
   EXPECT_EQ(status_of([&] { loop.submit(one(seen, 1)); }), 503);

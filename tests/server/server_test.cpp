@@ -85,7 +85,7 @@ TEST_F(ServerTest, DrainFinishesStreams) {
         std::make_unique<OpenRequest>(port, "POST", "/v1/completions", stream_of(150)));
   for (const auto& stream : streams) ASSERT_TRUE(stream->wait_for("data: "));
   auto drained =
-      std::async(std::launch::async, [&] { return server->drain(std::chrono::seconds(60)); });
+      std::async(std::launch::async, [&] { return server->drain(std::chrono::seconds(300)); });
   ASSERT_TRUE(eventually([&] { return server->status().state == EngineState::kDraining; }));
   if (server->status().in_flight > 0) {
     EXPECT_EQ(ask(port, "GET", "/health").status, 503);

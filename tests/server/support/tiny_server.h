@@ -34,10 +34,11 @@ inline std::unique_ptr<Server> start_tiny(const ServerOptions& options) {
   return server;
 }
 
-// Waits until a condition on the server's state holds; false after 30 s.
+// Waits until a condition on the server's state holds; false after 5 minutes, which only a fault
+// takes, sanitizers and a busy machine included.
 template <typename Condition>
 bool eventually(Condition condition) {
-  for (int i = 0; i < 3000; ++i) {
+  for (int i = 0; i < 30'000; ++i) {
     if (condition()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
