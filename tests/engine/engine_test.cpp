@@ -254,9 +254,8 @@ TEST(EngineTest, FeaturesThatWaitedGiveTheSameTrees) {
     second.prompt_token_ids.insert(second.prompt_token_ids.end(), output.begin(), output.end());
     second.sampling.max_tokens = 30;
     second.ddtree_budget = 12;
-    engine->set_round_observer([&](const RoundTrace& trace) {
-      trees[budget == 0 ? 0 : 1].push_back(trace.tree.tokens);
-    });
+    engine->set_round_observer(
+        [&](const RoundTrace& trace) { trees[budget == 0 ? 0 : 1].push_back(trace.tree.tokens); });
     EXPECT_GE(run(*engine, second).stats.num_cached_tokens, 128);
   }
   EXPECT_GT(trees[0].size(), 3u);
