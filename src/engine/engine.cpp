@@ -6,6 +6,7 @@
 #include "base/rng.h"
 #include "engine/model_runner.h"
 #include "engine/request_limits.h"
+#include "model/config_fields.h"
 #include "sampling/sampling_state.h"
 
 namespace coppice {
@@ -147,6 +148,7 @@ RequestId Engine::Impl::add_request(Request request, OutputCallback callback) {
                  static_cast<std::uint64_t>(config_.seed));
   sequence->seed = sampling.seed.value_or(
       static_cast<std::int64_t>((std::uint64_t{derived[0]} << 32 | derived[1]) >> 1));
+  static_assert(kMaxEosTokenIds <= kMaxStopIds / 2);  // the other half is the request's
   sequence->stop_ids = sampling.stop_token_ids;
   if (!sampling.ignore_eos)
     for (const std::int64_t eos : model_config().eos_token_ids) sequence->stop_ids.push_back(eos);

@@ -31,9 +31,11 @@ RopeConfig read_rope(const JsonField& config, std::int64_t max_position_embeddin
 // The fields of Llama and Qwen3 networks that a drafter shares.
 void read_gqa_network(const JsonField& config, ModelConfig& model);
 
-// Upper limits of counts that are no widths.
+// Upper limits of counts that are no widths. Those of experts are what every backend can route.
 inline constexpr std::int64_t kMaxLayers = 4096;
 inline constexpr std::int64_t kMaxHeads = 4096;
-inline constexpr std::int64_t kMaxExperts = 4096;
+inline constexpr std::int64_t kMaxExperts = 1024;
+inline constexpr std::int64_t kMaxExpertsPerToken = 64;
+inline constexpr std::int64_t kMaxEosTokenIds = 16;
 
 }  // namespace coppice

@@ -55,7 +55,8 @@ void read_common(const JsonField& config, ModelConfig& model) {
 
 void read_mixture_of_experts(const JsonField& config, ModelConfig& model) {
   model.n_routed_experts = read_size(config, "n_routed_experts", kMaxExperts);
-  model.num_experts_per_tok = read_size(config, "num_experts_per_tok", model.n_routed_experts);
+  model.num_experts_per_tok = read_size(config, "num_experts_per_tok",
+                                        std::min(model.n_routed_experts, kMaxExpertsPerToken));
   model.n_shared_experts = config.get<std::int64_t>("n_shared_experts", 0);
   if (model.n_shared_experts < 0 || model.n_shared_experts > kMaxExperts)
     config.at("n_shared_experts").fail("must be between 0 and " + std::to_string(kMaxExperts));
@@ -137,6 +138,8 @@ void add_stop_ids(const JsonField& config, ModelConfig& model) {
                   std::to_string(model.vocab_size));
     if (std::ranges::find(model.eos_token_ids, id) == model.eos_token_ids.end())
       model.eos_token_ids.push_back(id);
+    if (std::ssize(model.eos_token_ids) > kMaxEosTokenIds)
+      field->fail("more than " + std::to_string(kMaxEosTokenIds) + " stop tokens");
   }
 }
 

@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <limits>
 
 #include "base/error.h"
 #include "tests/engine/support/tiny_engine.h"
+#include "tests/io/support/files.h"
 #include "tests/support/forwarding_backend.h"
 
 namespace coppice {
@@ -37,6 +39,33 @@ TEST(EngineTest, StopIdsEndInsideAnAcceptedPath) {
     EXPECT_GE(std::ssize(later.tokens), 20);
     for (std::size_t i = 0; i < 19; ++i) EXPECT_NE(later.tokens[i], free.tokens[at]);
   }
+}
+
+// A model with as many stop tokens as can be, and a request that brings as many of its own.
+TEST(EngineTest, StopIdsOfModelAndRequestFillTheirRow) {
+  const test::TempDir dir;
+  for (const auto& entry : std::filesystem::directory_iterator(kTinyK2))
+    std::filesystem::create_symlink(entry.path(), dir / entry.path().filename().string());
+  std::filesystem::remove(dir / "generation_config.json");
+  std::vector<std::int64_t> eos = load_model_config(kTinyK2).eos_token_ids;
+  for (std::int64_t id = 5200; eos.size() < 16; ++id) eos.push_back(id);
+  Json generation = Json::object();
+  generation["eos_token_id"] = Json::array();
+  for (const std::int64_t id : eos) generation["eos_token_id"].push_back(id);
+  test::write_file(dir / "generation_config.json", write_json(generation));
+
+  auto engine = make_tiny_engine({.model = dir.path().string(), .speculative = tree(16)});
+  ASSERT_EQ(engine->model_config().eos_token_ids.size(), 16u);
+  Request request = greedy(golden_prompt("code_long"), 40);
+  const std::vector<std::int32_t> all = run(*engine, request).tokens;
+  for (std::int64_t id = 5300; request.sampling.stop_token_ids.size() < 15; ++id)
+    request.sampling.stop_token_ids.push_back(id);
+  request.sampling.stop_token_ids.push_back(all[20]);
+  const Finished stopped = run(*engine, request);
+  EXPECT_EQ(stopped.end_reason, EndReason::kStop);
+  EXPECT_EQ(stopped.stop_token_id, all[20]);
+  request.sampling.stop_token_ids.push_back(1);
+  EXPECT_THROW(run(*engine, request), Error);
 }
 
 TEST(EngineTest, MaxTokensIsExactInEveryMode) {

@@ -12,32 +12,93 @@ using namespace testing;
 
 constexpr std::int64_t kPrompt = 70;  // past one block of the cache
 constexpr std::int64_t kOutput = 20;
+constexpr std::int64_t kVocab = 1024;
+constexpr double kTemperatures[] = {0, 0.8};
 
-std::unique_ptr<Engine> make_engine(std::shared_ptr<const OracleScript> script,
-                                    std::int64_t chunk) {
+// One dense layer and one of 16 experts.
+ModelConfig rank_config() {
+  ModelConfig model = kimi_k2_config(2, 16, 8);
+  model.vocab_size = kVocab;
+  return model;
+}
+
+TEST(ExactnessShapesTest, TheShapesAreThoseOfARank) {
+  const ModelConfig model = rank_config();
+  EXPECT_EQ(model.hidden_size, 7168);
+  EXPECT_EQ(model.num_attention_heads, 8);
+  EXPECT_EQ(model.q_lora_rank, 1536);
+  EXPECT_EQ(model.kv_lora_rank, 512);
+  EXPECT_EQ(model.qk_nope_head_dim, 128);
+  EXPECT_EQ(model.qk_rope_head_dim, 64);
+  EXPECT_EQ(model.v_head_dim, 128);
+  EXPECT_EQ(model.moe_intermediate_size, 256);
+  EXPECT_EQ(model.n_shared_experts, 1);
+  EXPECT_EQ(model.num_experts_per_tok, 8);
+  EXPECT_EQ(model.first_k_dense_replace, 1);
+  EXPECT_EQ(model.intermediate_size, 2304);
+}
+
+enum class Draft { kNone, kChain, kTree, kNgram };
+
+// One engine, and the ways to decode on it.
+struct Way {
+  std::string name;
+  std::int64_t budget = 16;  // of a tree
+  bool with_stranger = false;
+  bool preempted = false;
+};
+struct EngineCase {
+  Draft draft;
+  std::int64_t chunk;
+  int num_threads;
+  std::vector<Way> ways;
+};
+
+std::vector<EngineCase> engine_cases() {
+  return {
+      {Draft::kNone, 7, 1, {{"plain, chunks of 7", 0}, {"plain preempted", 0, true, true}}},
+      {Draft::kChain, 128, 1, {{"chain", 7}, {"chain with a stranger", 7, true}}},
+      {Draft::kNgram, 50, 1, {{"ngram", 7}, {"ngram with a stranger", 7, true, true}}},
+      {Draft::kTree,
+       33,
+       1,
+       {{"tree 8", 8},
+        {"tree 16", 16},
+        {"tree 64", 64},
+        {"tree 16 with a stranger", 16, true},
+        {"tree 16 preempted", 16, false, true},
+        {"tree 64 preempted, with a stranger", 64, true, true}}},
+      {Draft::kTree, 128, 3, {{"tree 16, three threads", 16, true}}},
+  };
+}
+
+std::unique_ptr<Engine> make_engine(const EngineCase& engine_case,
+                                    const std::shared_ptr<OracleScript>& script) {
   EngineConfig config;
   config.max_num_seqs = 2;
-  config.max_num_batched_tokens = chunk;
+  config.max_num_batched_tokens = engine_case.chunk;
   config.max_model_len = 256;
   config.enable_prefix_caching = false;
-  config.speculative = script ? tree(16) : plain();
+  config.speculative = engine_case.draft == Draft::kNone    ? plain()
+                       : engine_case.draft == Draft::kNgram ? ngram()
+                                                            : tree(64);
   EngineParts parts;
   parts.clock = &kStillClock;
-  parts.backend = make_backend({.device = "cpu", .num_threads = 1});
-  ModelConfig model = kimi_k2_config(2, 16);
-  model.vocab_size = 1024;
-  const ModelOptions options{
-      .max_rows = 128, .max_positions = 256, .parallel = {.rank = 3, .size = 8}};
-  parts.model = make_random_model(*parts.backend, model, 5, options);
-  if (script)
-    parts.make_drafter = [script](Backend&) { return std::make_unique<OracleDrafter>(script); };
+  parts.backend = make_backend({.device = "cpu", .num_threads = engine_case.num_threads});
+  parts.model =
+      make_random_model(*parts.backend, rank_config(), 5, {.max_rows = 160, .max_positions = 256});
+  if (engine_case.draft == Draft::kChain || engine_case.draft == Draft::kTree) {
+    const auto own = std::make_shared<OracleScript>(*script);
+    own->max_siblings = engine_case.draft == Draft::kChain ? 1 : 6;
+    parts.make_drafter = [own](Backend&) { return std::make_unique<OracleDrafter>(own); };
+  }
   return std::make_unique<Engine>(config, std::move(parts));
 }
 
 Request make_request(std::int64_t seed, double temperature) {
   std::vector<std::int32_t> prompt;
   for (std::int64_t i = 0; i < kPrompt; ++i)
-    prompt.push_back(static_cast<std::int32_t>((i * i + seed) % 1024));
+    prompt.push_back(static_cast<std::int32_t>((i * i + seed) % kVocab));
   Request request = greedy(prompt, kOutput);
   request.sampling.temperature = temperature;
   request.sampling.seed = seed;
@@ -45,13 +106,21 @@ Request make_request(std::int64_t seed, double temperature) {
   return request;
 }
 
-Trail decode(Engine& engine, const Request& request, bool with_stranger, bool preempted) {
+// Text that repeats itself is made by keeping to a few tokens: else a prompt lookup never speaks.
+Request request_at(double temperature, bool repetitive) {
+  Request request = make_request(temperature == 0 ? 8 : 9, temperature);
+  for (std::int64_t id = 1; repetitive && id < 4; ++id) request.sampling.logit_bias[100 * id] = 100;
+  return request;
+}
+
+Trail decode(Engine& engine, const Way& way, Request request) {
   TrailRecorder recorder(engine);
   Finished result, other;
-  if (with_stranger) add(engine, make_request(77, 1.0), other);
+  if (way.with_stranger) add(engine, make_request(77, 1.0), other);
+  if (way.budget > 0) request.ddtree_budget = way.budget;
   const RequestId id = add(engine, request, result);
   for (int step = 0; engine.step(); ++step)
-    if (preempted && step == 5) engine.preempt(id);
+    if (way.preempted && (step == 5 || step == 8)) engine.preempt(id);
   Trail trail = recorder.trail(id);
   trail.tokens = result.tokens;
   trail.stats = result.stats;
@@ -59,27 +128,38 @@ Trail decode(Engine& engine, const Request& request, bool with_stranger, bool pr
   return trail;
 }
 
-TEST(ExactnessShapesTest, KimiK2LayersOfOneRank) {
-  auto reference = make_engine(nullptr, 128);
+TEST(ExactnessShapesTest, EveryWayLeavesTheSameBits) {
   auto script = std::make_shared<OracleScript>();
-  std::map<double, Trail> expected;
-  const std::map<double, std::int64_t> seed_of = {{0.0, 8}, {0.8, 9}};
-  for (const auto& [temperature, seed] : seed_of) {
-    const Request request = make_request(seed, temperature);
-    Trail& trail = expected[temperature] = decode(*reference, request, false, false);
-    std::vector<std::int32_t>& truth = script->tokens_of_seed[seed];
-    truth = request.prompt_token_ids;
-    truth.insert(truth.end(), trail.tokens.begin(), trail.tokens.end());
+  std::map<std::pair<double, bool>, Trail> expected;
+  {
+    auto reference = make_engine({Draft::kNone, 128, 1, {}}, script);
+    for (const double temperature : kTemperatures)
+      for (const bool repetitive : {true, false}) {
+        const Request request = request_at(temperature, repetitive);
+        Trail& trail = expected[{temperature, repetitive}] =
+            decode(*reference, {"plain", 0}, request);
+        std::vector<std::int32_t>& truth = script->tokens_of_seed[*request.sampling.seed];
+        truth = request.prompt_token_ids;
+        truth.insert(truth.end(), trail.tokens.begin(), trail.tokens.end());
+      }
   }
-  auto engine = make_engine(script, 33);
-  for (const auto& [temperature, seed] : seed_of)
-    for (const bool with_others : {false, true}) {
-      const Trail trail =
-          decode(*engine, make_request(seed, temperature), with_others, with_others);
-      EXPECT_FALSE(compare(expected[temperature], trail))
-          << compare(expected[temperature], trail).what;
-      EXPECT_GT(trail.stats.num_accepted_tokens, 5);
-    }
+  std::int64_t preemptions = 0;
+  for (const EngineCase& engine_case : engine_cases()) {
+    auto engine = make_engine(engine_case, script);
+    const bool is_ngram = engine_case.draft == Draft::kNgram;
+    for (const Way& way : engine_case.ways)
+      for (const double temperature : kTemperatures) {
+        SCOPED_TRACE(way.name + ", temperature " + std::to_string(temperature));
+        const Trail trail = decode(*engine, way, request_at(temperature, is_ngram));
+        const Difference difference = compare(expected[{temperature, is_ngram}], trail);
+        EXPECT_FALSE(difference) << difference.what;
+        EXPECT_GT(trail.stats.num_accepted_tokens, engine_case.draft == Draft::kNone ? -1
+                                                   : is_ngram                        ? 0
+                                                                                     : 5);
+        preemptions += trail.stats.num_preemptions;
+      }
+  }
+  EXPECT_GT(preemptions, 8);
 }
 
 }  // namespace

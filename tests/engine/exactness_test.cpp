@@ -156,7 +156,8 @@ TEST_P(ExactnessTest, EveryWayLeavesTheSameBits) {
     uncertain += expected[prompt.name].tokens != certain.tokens ? 1 : 0;
     ASSERT_EQ(std::ssize(expected[prompt.name].tokens), request.sampling.max_tokens);
   }
-  EXPECT_EQ(uncertain > 0, GetParam() > 0);
+  // The few prompts of a shard may all be certain.
+  EXPECT_TRUE((uncertain > 0) == (GetParam() > 0) || (wide_run() > 0 && uncertain == 0));
   std::int64_t preemptions = 0, cached = 0, rows = 0;
   for (const Way& way : ways()) {
     auto engine = make_tiny_engine(way.options);
@@ -172,9 +173,10 @@ TEST_P(ExactnessTest, EveryWayLeavesTheSameBits) {
       EXPECT_FALSE(compare(expected[prompt.name], again)) << way.name << " again";
       cached += again.stats.num_cached_tokens;
     }
+    if (wide_run() > 0) std::cout << "way done: " << way.name << std::endl;
   }
   std::cout << prompts().size() << " prompts, " << ways().size() << " ways, " << rows
-            << " rows of keys and logits compared\n";
+            << " rows of keys and logits compared, " << uncertain << " texts not the greedy one\n";
   EXPECT_GT(preemptions, 3 * std::ssize(prompts()));
   // The held-out prompts are shorter than a block.
   EXPECT_TRUE(cached > 0 || wide_run() > 0);

@@ -194,6 +194,15 @@ TEST(ModelConfig, EveryBadFieldIsNamed) {
   }
   refuse(ErrorKind::kBadFile, "num_experts_per_tok",
          changed(kimi_text_config(), [](Json& c) { c["num_experts_per_tok"] = 385; }));
+  // More than a backend can route, or a request's row of stop tokens can hold.
+  refuse(ErrorKind::kBadFile, "num_experts_per_tok",
+         changed(kimi_text_config(), [](Json& c) { c["num_experts_per_tok"] = 65; }));
+  refuse(ErrorKind::kBadFile, "n_routed_experts",
+         changed(kimi_text_config(), [](Json& c) { c["n_routed_experts"] = 1025; }));
+  refuse(ErrorKind::kBadFile, "eos_token_id", changed(smollm2_config(), [](Json& c) {
+           c["eos_token_id"] = Json::array();
+           for (std::int64_t id = 0; id < 17; ++id) c["eos_token_id"].push_back(id);
+         }));
   refuse(ErrorKind::kBadFile, "first_k_dense_replace",
          changed(kimi_text_config(), [](Json& c) { c["first_k_dense_replace"] = 62; }));
   refuse(ErrorKind::kBadFile, "num_key_value_heads",

@@ -16,6 +16,7 @@ struct OracleScript {
   std::map<std::int64_t, std::vector<std::int32_t>> tokens_of_seed;  // prompt and continuation
   std::int64_t depth = 7;
   double miss_probability = 0.15;  // of a depth
+  std::uint32_t max_siblings = 3;  // 1: a chain
 };
 
 // Host memory only.
@@ -46,7 +47,7 @@ class OracleDrafter final : public Drafter {
     for (std::int64_t d = 1; d <= script_->depth; ++d) {
       const bool hit = ++position < std::ssize(truth) &&
                        std::uniform_real_distribution<>(0, 1)(rng_) >= script_->miss_probability;
-      const auto siblings = static_cast<std::int32_t>(1 + rng_() % 3);
+      const auto siblings = static_cast<std::int32_t>(1 + rng_() % script_->max_siblings);
       const auto true_rank = static_cast<std::int32_t>(rng_() % static_cast<unsigned>(siblings));
       std::int32_t next = -1;
       for (std::int32_t rank = 0; rank < siblings && count < budget; ++rank) {

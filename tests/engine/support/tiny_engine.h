@@ -15,6 +15,7 @@
 namespace coppice::testing {
 
 struct TinyOptions {
+  std::string model = kTinyK2;
   std::string device = "cpu";
   int num_threads = 1;
   SpeculativeConfig speculative = {};
@@ -58,7 +59,7 @@ inline std::unique_ptr<Engine> make_tiny_engine(const TinyOptions& options) {
   parts.backend = make_backend({.device = options.device, .num_threads = options.num_threads});
   if (options.wrap_backend) parts.backend = options.wrap_backend(std::move(parts.backend));
   const ModelOptions model_options{.max_rows = 512, .max_positions = options.max_model_len};
-  parts.model = load_model(*parts.backend, kTinyK2, model_options);
+  parts.model = load_model(*parts.backend, options.model, model_options);
   parts.drafter_model =
       load_dflash_model(*parts.backend, kTinyK2Dflash, *parts.model, model_options);
   parts.make_drafter = options.make_drafter;
