@@ -95,7 +95,8 @@ TEST(SmolLM2Oracle, GreedyTokensEqualLlamaCpp) {
   }
   std::string info;
   const auto answers = ask_llama_cpp(python, path, lines.str(), info);
-  if (answers.empty()) GTEST_SKIP() << python << " cannot run llama.cpp (PyPI: xllamacpp)";
+  if (answers.empty())
+    GTEST_SKIP() << python << " cannot run llama.cpp (PyPI: xllamacpp or llama-cpp-python)";
   ASSERT_EQ(answers.size(), prompts.size());
 
   const auto backend = make_backend({.device = "cpu", .num_threads = 0});
@@ -109,6 +110,9 @@ TEST(SmolLM2Oracle, GreedyTokensEqualLlamaCpp) {
     for (const Choice& choice : answers[i]) {
       if (token != choice.token) {
         EXPECT_LT(choice.margin, kNearTie) << kQuestions[i] << " after " << driver.length();
+        std::printf("near tie: %s: token %lld, llama.cpp's two best are %.3f apart\n",
+                    kQuestions[i], static_cast<long long>(driver.length() - std::ssize(prompts[i])),
+                    choice.margin);
         ++near_ties;
         equal = false;
         break;
