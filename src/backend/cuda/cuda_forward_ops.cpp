@@ -59,7 +59,8 @@ void CudaBackend::product(const Tensor& x, const LinearWeight& weight, const Ten
   const std::int64_t outputs = weight.out_features / num_heads, inputs = weight.in_features;
   const void* const matrix = static_cast<const CudaMatrix*>(weight.packed.get())->data.data();
   const bool out_is_f32 = out.dtype() == DType::kF32;
-  const bool fits_tensor_cores = outputs % 16 == 0 && inputs % 64 == 0 && x.row_stride() % 8 == 0 &&
+  const bool fits_tensor_cores = device_.compute_capability == 90 && outputs % 16 == 0 &&
+                                 inputs % 64 == 0 && x.row_stride() % 8 == 0 &&
                                  out.row_stride() % 2 == 0 &&
                                  reinterpret_cast<std::uintptr_t>(x.raw()) % 16 == 0;
   if (!fits_tensor_cores) {

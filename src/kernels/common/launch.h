@@ -7,6 +7,18 @@
 
 namespace coppice::kernels {
 
+// Before sm_90 launches wait for each other.
+inline bool has_dependent_launch() {
+  static const bool result = [] {
+    int device = 0, major = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
+               cudaSuccess &&
+           major >= 9;
+  }();
+  return result;
+}
+
 // The kernel may start while its predecessor still runs; it must call grid_dependency_wait() before
 // it touches anything an earlier kernel of the stream reads or writes. `cluster`: blocks in x that
 // are scheduled together.
@@ -24,12 +36,17 @@ cudaError_t launch_clusters(void (*kernel)(Params...), dim3 grid, unsigned clust
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {cluster, 1, 1};
+  unsigned count = 0;
+  if (has_dependent_launch()) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {cluster, 1, 1};
+  }
   config.attrs = attributes;
-  config.numAttrs = cluster > 1 ? 2 : 1;
+  config.numAttrs = count;
   return cudaLaunchKernelEx(&config, kernel, Params(args)...);
 }
 

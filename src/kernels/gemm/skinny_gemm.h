@@ -2,7 +2,7 @@
 //
 // A row's bits depend on its own input and on the weight alone, never on the other rows or on
 // num_tokens: the weight's shape fixes how the inputs are cut into segments, each segment starts
-// from zero and segments are added in order. Hopper and later.
+// from zero and segments are added in order. Hopper alone.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -741,6 +741,7 @@ template <bool kPrompt>
 __global__ void __launch_bounds__(kMlaThreads, 1)
     mla_attention_sm90(MlaAttentionParams p, MlaWorkspace ws, int padded_heads,
                        const __grid_constant__ MlaCacheMaps maps) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // wgmma exists on sm_90a alone
   extern __shared__ __align__(1024) char dynamic_shared[];
   MlaShared* sm = reinterpret_cast<MlaShared*>(dynamic_shared);
   if (threadIdx.x == 0) {
@@ -766,6 +767,7 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     mla_math<kPrompt>(sm, p, ws, num_fragments, padded_heads, log2_scale(p.softmax_scale));
   }
+#endif
 }
 
 }  // namespace coppice::kernels

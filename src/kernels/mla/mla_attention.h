@@ -54,7 +54,8 @@ size_t mla_attention_workspace_bytes(int max_rows, int max_path);
 cudaError_t mla_plan(const MlaAttentionParams& params, cudaStream_t stream);
 
 // One layer's attention, after mla_plan for the same metadata. kv_lora_rank 512 with
-// qk_rope_head_dim 64 and up to 64 heads runs on tensor cores; other shapes take a plain path.
+// qk_rope_head_dim 64 and up to 64 heads runs on the tensor cores of Hopper;
+// other shapes and GPUs take a plain path.
 cudaError_t mla_attention(const MlaAttentionParams& params, cudaStream_t stream);
 
 }  // namespace coppice::kernels

@@ -24,6 +24,18 @@ int num_ctas() {
   return count;
 }
 
+// Other GPUs and other shapes take the plain path.
+bool uses_wgmma(const MlaAttentionParams& p) {
+  static const bool is_hopper = [] {
+    int device = 0, major = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
+               cudaSuccess &&
+           major == 9;
+  }();
+  return is_hopper && mla_uses_tensor_cores(p.num_heads, p.kv_lora_rank, p.qk_rope_head_dim);
+}
+
 // The cache as [9 column blocks][rows][64 columns], read in boxes of `column_blocks` x 64 x 64 with
 // the 128-byte swizzle.
 cudaError_t make_cache_map(const MlaAttentionParams& p, cuuint32_t column_blocks,
@@ -46,8 +58,7 @@ size_t mla_attention_workspace_bytes(int max_rows, int max_path) {
 }
 
 cudaError_t mla_plan(const MlaAttentionParams& p, cudaStream_t stream) {
-  if (p.num_rows == 0 || !mla_uses_tensor_cores(p.num_heads, p.kv_lora_rank, p.qk_rope_head_dim))
-    return cudaSuccess;
+  if (p.num_rows == 0 || !uses_wgmma(p)) return cudaSuccess;
   const int nodes = kMlaTileRows / mla_padded_heads(p.num_heads);
   const MlaChunkTable table = p.prompt ? mla_prompt_chunk_table() : mla_chunk_table(p.num_heads);
   const int threads = std::clamp((p.num_rows + 31) / 32 * 32, 256, kMlaPlanThreads);
@@ -61,7 +72,7 @@ cudaError_t mla_plan(const MlaAttentionParams& p, cudaStream_t stream) {
 cudaError_t mla_attention(const MlaAttentionParams& p, cudaStream_t stream) {
   if (p.num_rows == 0) return cudaSuccess;
   const unsigned rows = static_cast<unsigned>(p.num_rows);
-  if (!mla_uses_tensor_cores(p.num_heads, p.kv_lora_rank, p.qk_rope_head_dim)) {
+  if (!uses_wgmma(p)) {
     if (p.kv_lora_rank + p.qk_rope_head_dim > kMlaGenericMaxWidth) return cudaErrorInvalidValue;
     return launch_dependent(mla_generic, dim3(rows, static_cast<unsigned>(p.num_heads)),
                             kMlaGenericThreads, 0, stream, p);
