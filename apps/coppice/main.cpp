@@ -20,6 +20,7 @@ constexpr std::array kVerbs{
     Verb{"generate", "continue a prompt; --stats compares plain, chain and tree",
          coppice::run_generate},
     Verb{"chat", "talk to a model in the terminal", coppice::run_chat},
+    Verb{"bench", "time kernels and whole rounds on random weights", coppice::run_bench},
     Verb{"inspect", "what is in a checkpoint: architecture, sizes, format faults",
          coppice::run_inspect},
     Verb{"quantize", "write a BF16 or FP8 checkpoint's routed experts as INT4 group 32",

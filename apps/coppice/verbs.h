@@ -4,6 +4,7 @@
 
 namespace coppice {
 
+int run_bench(int argc, char** argv);
 int run_chat(int argc, char** argv);
 int run_generate(int argc, char** argv);
 int run_inspect(int argc, char** argv);

@@ -1,67 +1,9 @@
-// A backend that passes every op on: tests override the few they watch or spoil.
 #pragma once
 
-#include <memory>
-#include <utility>
-
-#include "backend/backend.h"
+#include "backend/trace/forwarding_backend.h"
 
 namespace coppice::testing {
 
-class ForwardingBackend : public Backend {
- public:
-  explicit ForwardingBackend(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
-
-  std::string name() const override { return inner_->name(); }
-  Device device() const override { return inner_->device(); }
-  DType activation_dtype() const override { return inner_->activation_dtype(); }
-  DType kv_dtype() const override { return inner_->kv_dtype(); }
-  Buffer allocate(std::size_t num_bytes) override { return inner_->allocate(num_bytes); }
-  void upload(const Tensor& dst, const void* src) override { inner_->upload(dst, src); }
-  void download(void* dst, const Tensor& src) override { inner_->download(dst, src); }
-  void synchronize() override { inner_->synchronize(); }
-  LinearWeight load_linear(std::span<const HostMatrix> parts) override {
-    return inner_->load_linear(parts);
-  }
-  ExpertWeights load_experts(std::span<const ExpertSource> experts) override {
-    return inner_->load_experts(experts);
-  }
-  void run_graph(const GraphKey& key, const std::function<void()>& body) override {
-    inner_->run_graph(key, body);
-  }
-  void forget_graphs() override { inner_->forget_graphs(); }
-  void plan_mla_attention(const PlanMlaAttentionArgs& args) override {
-    inner_->plan_mla_attention(args);
-  }
-  void embed(const EmbedArgs& args) override { inner_->embed(args); }
-  void rms_norm(const RmsNormArgs& args) override { inner_->rms_norm(args); }
-  void add_rms_norm(const AddRmsNormArgs& args) override { inner_->add_rms_norm(args); }
-  void linear(const LinearArgs& args) override { inner_->linear(args); }
-  void head_linear(const HeadLinearArgs& args) override { inner_->head_linear(args); }
-  void silu_mul(const SiluMulArgs& args) override { inner_->silu_mul(args); }
-  void moe_route(const MoeRouteArgs& args) override { inner_->moe_route(args); }
-  void moe_experts(const MoeExpertsArgs& args) override { inner_->moe_experts(args); }
-  void all_reduce(const AllReduceArgs& args) override { inner_->all_reduce(args); }
-  void gather_rows(const GatherRowsArgs& args) override { inner_->gather_rows(args); }
-  void mla_rope_and_write_kv(const MlaRopeAndWriteKvArgs& args) override {
-    inner_->mla_rope_and_write_kv(args);
-  }
-  void mla_attention(const MlaAttentionArgs& args) override { inner_->mla_attention(args); }
-  void gqa_rope_and_write_kv(const GqaRopeAndWriteKvArgs& args) override {
-    inner_->gqa_rope_and_write_kv(args);
-  }
-  void gqa_attention(const GqaAttentionArgs& args) override { inner_->gqa_attention(args); }
-  void compile_draft(const CompileDraftArgs& args) override { inner_->compile_draft(args); }
-  void top_k_log_probs(const TopKLogProbsArgs& args) override { inner_->top_k_log_probs(args); }
-  void build_tree(const BuildTreeArgs& args) override { inner_->build_tree(args); }
-  void ngram_propose(const NgramProposeArgs& args) override { inner_->ngram_propose(args); }
-  void compile_tree(const CompileTreeArgs& args) override { inner_->compile_tree(args); }
-  void sample_rows(const SampleRowsArgs& args) override { inner_->sample_rows(args); }
-  void accept_path(const AcceptPathArgs& args) override { inner_->accept_path(args); }
-  void move_kv(const MoveKvArgs& args) override { inner_->move_kv(args); }
-
- protected:
-  std::unique_ptr<Backend> inner_;
-};
+using ForwardingBackend = coppice::ForwardingBackend;
 
 }  // namespace coppice::testing

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "backend/backend.h"
+#include "backend/device_meter.h"
 #include "base/thread_pool.h"
 
 namespace coppice {
@@ -19,5 +20,8 @@ enum class CpuPath {
 // num_threads 0: all CPUs this process may use. Throws Error(kUnsupported) when the machine lacks
 // the instructions of the path.
 std::unique_ptr<Backend> make_cpu_backend(CpuPath path, int num_threads);
+
+// `backend` is one of the above.
+std::unique_ptr<DeviceMeter> make_cpu_meter(Backend& backend, int num_threads);
 
 }  // namespace coppice

@@ -47,6 +47,8 @@ class CudaBackend final : public Backend {
                "download");
     synchronize();
   }
+  cudaStream_t stream() const { return stream_.get(); }
+  const CudaDevice& cuda_device() const { return device_; }
   void synchronize() override { cuda_check(cudaStreamSynchronize(stream()), "synchronize"); }
 
   LinearWeight load_linear(std::span<const HostMatrix> parts) override;
@@ -94,7 +96,6 @@ class CudaBackend final : public Backend {
     cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "create stream");
     return Stream(stream);
   }
-  cudaStream_t stream() const { return stream_.get(); }
 
   // out[t, h] = W[h] x[t, h]; x and out [T, num_heads * n].
   void product(const Tensor& x, const LinearWeight& weight, const Tensor& out,

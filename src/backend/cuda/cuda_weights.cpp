@@ -63,8 +63,12 @@ StagedMatrix stage(std::span<const ExpertSource> sources, HostMatrix ExpertSourc
   return staged;
 }
 
-const std::int32_t* words(const Buffer& buffer) {
-  return static_cast<const std::int32_t*>(buffer.data());
+const std::int32_t* words(const void* data) {
+  return static_cast<const std::int32_t*>(data);
+}
+
+std::int64_t blob_bytes(int rows, int inputs) {
+  return kernels::expert_blob_bytes(kernels::expert_blob_shape(rows, inputs));
 }
 
 }  // namespace
@@ -90,6 +94,42 @@ std::shared_ptr<const CudaMatrix> upload_matrix(std::span<const HostMatrix> part
   return matrix;
 }
 
+std::shared_ptr<CudaExperts> allocate_experts(int num_experts, int hidden_size,
+                                              int intermediate_size, cudaStream_t stream) {
+  const auto count = static_cast<std::size_t>(num_experts);
+  auto experts = std::make_shared<CudaExperts>();
+  experts->w13 = allocate_device(
+      count * static_cast<std::size_t>(blob_bytes(2 * intermediate_size, hidden_size)), stream);
+  experts->w2 = allocate_device(
+      count * static_cast<std::size_t>(blob_bytes(hidden_size, intermediate_size)), stream);
+  return experts;
+}
+
+void repack_staged(const StagedExperts& staged, int first, CudaExperts& experts,
+                   cudaStream_t stream) {
+  const int hidden = staged.hidden_size, intermediate = staged.intermediate_size;
+  cuda_check(kernels::repack_experts({.packed = words(staged.gate.packed),
+                                      .scale = staged.gate.scales,
+                                      .packed_up = words(staged.up.packed),
+                                      .scale_up = staged.up.scales,
+                                      .blob = static_cast<std::byte*>(experts.w13.data()) +
+                                              first * blob_bytes(2 * intermediate, hidden),
+                                      .num_experts = staged.num_experts,
+                                      .rows = intermediate,
+                                      .inputs = hidden},
+                                     stream),
+             "repack w13");
+  cuda_check(kernels::repack_experts({.packed = words(staged.down.packed),
+                                      .scale = staged.down.scales,
+                                      .blob = static_cast<std::byte*>(experts.w2.data()) +
+                                              first * blob_bytes(hidden, intermediate),
+                                      .num_experts = staged.num_experts,
+                                      .rows = hidden,
+                                      .inputs = intermediate},
+                                     stream),
+             "repack w2");
+}
+
 std::shared_ptr<const CudaExperts> upload_experts(std::span<const ExpertSource> sources,
                                                   cudaStream_t stream) {
   const auto num_experts = static_cast<int>(sources.size());
@@ -98,31 +138,14 @@ std::shared_ptr<const CudaExperts> upload_experts(std::span<const ExpertSource> 
   const StagedMatrix gate = stage(sources, &ExpertSource::gate, stream);
   const StagedMatrix up = stage(sources, &ExpertSource::up, stream);
   const StagedMatrix down = stage(sources, &ExpertSource::down, stream);
-  auto experts = std::make_shared<CudaExperts>();
-  const auto blob_bytes = [&](int rows, int inputs) {
-    return sources.size() * static_cast<std::size_t>(kernels::expert_blob_bytes(
-                                kernels::expert_blob_shape(rows, inputs)));
-  };
-  experts->w13 = allocate_device(blob_bytes(2 * intermediate, hidden), stream);
-  experts->w2 = allocate_device(blob_bytes(hidden, intermediate), stream);
-  cuda_check(kernels::repack_experts({.packed = words(gate.packed),
-                                      .scale = gate.scales.data(),
-                                      .packed_up = words(up.packed),
-                                      .scale_up = up.scales.data(),
-                                      .blob = experts->w13.data(),
-                                      .num_experts = num_experts,
-                                      .rows = intermediate,
-                                      .inputs = hidden},
-                                     stream),
-             "repack w13");
-  cuda_check(kernels::repack_experts({.packed = words(down.packed),
-                                      .scale = down.scales.data(),
-                                      .blob = experts->w2.data(),
-                                      .num_experts = num_experts,
-                                      .rows = hidden,
-                                      .inputs = intermediate},
-                                     stream),
-             "repack w2");
+  auto experts = allocate_experts(num_experts, hidden, intermediate, stream);
+  repack_staged({.gate = {gate.packed.data(), gate.scales.data()},
+                 .up = {up.packed.data(), up.scales.data()},
+                 .down = {down.packed.data(), down.scales.data()},
+                 .num_experts = num_experts,
+                 .hidden_size = hidden,
+                 .intermediate_size = intermediate},
+                0, *experts, stream);
   cuda_check(cudaStreamSynchronize(stream), "repack experts");
   return experts;
 }

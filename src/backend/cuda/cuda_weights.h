@@ -24,6 +24,27 @@ struct CudaExperts {
 std::shared_ptr<const CudaMatrix> upload_matrix(std::span<const HostMatrix> parts,
                                                 cudaStream_t stream);
 
+// Routed experts in the checkpoint's layout, on the device: packed words [experts, rows, cols / 8]
+// i32 and scales [experts, rows, cols / 32] bf16 of each matrix.
+struct StagedExperts {
+  struct Matrix {
+    const void* packed = nullptr;
+    const void* scales = nullptr;
+  };
+  Matrix gate, up, down;
+  int num_experts = 0;
+  int hidden_size = 0;
+  int intermediate_size = 0;
+};
+
+// Room for so many experts.
+std::shared_ptr<CudaExperts> allocate_experts(int num_experts, int hidden_size,
+                                              int intermediate_size, cudaStream_t stream);
+
+// Enqueues the repacking of `staged` to experts first .. first + staged.num_experts - 1.
+void repack_staged(const StagedExperts& staged, int first, CudaExperts& experts,
+                   cudaStream_t stream);
+
 // kInt4Group32 only; anything else throws Error(kUnsupported). Waits for the repack.
 std::shared_ptr<const CudaExperts> upload_experts(std::span<const ExpertSource> sources,
                                                   cudaStream_t stream);

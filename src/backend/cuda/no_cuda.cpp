@@ -10,4 +10,8 @@ std::unique_ptr<Backend> make_cuda_backend(int device_index) {
                                            "-DCOPPICE_CUDA=ON)");
 }
 
+std::unique_ptr<DeviceMeter> make_cuda_meter(Backend&) {
+  throw Error(ErrorKind::kUnsupported, "this build has no CUDA");
+}
+
 }  // namespace coppice

@@ -49,4 +49,9 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
                   "' is none of auto, cpu, cpu-reference, cpu-avx2, cpu-avx512, cuda, cuda:N");
 }
 
+std::unique_ptr<DeviceMeter> make_device_meter(Backend& backend, const BackendOptions& options) {
+  if (backend.device() == Device::kCuda) return make_cuda_meter(backend);
+  return make_cpu_meter(backend, options.num_threads);
+}
+
 }  // namespace coppice

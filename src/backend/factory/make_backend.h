@@ -5,6 +5,7 @@
 #include <string>
 
 #include "backend/backend.h"
+#include "backend/device_meter.h"
 
 namespace coppice {
 
@@ -16,5 +17,8 @@ struct BackendOptions {
 
 // Throws Error(kUnsupported) with the cause when the device is absent or not built in.
 std::unique_ptr<Backend> make_backend(const BackendOptions& options);
+
+// For a backend that make_backend gave, which must outlive it.
+std::unique_ptr<DeviceMeter> make_device_meter(Backend& backend, const BackendOptions& options);
 
 }  // namespace coppice

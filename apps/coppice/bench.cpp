@@ -1,0 +1,105 @@
+// coppice bench kernels | round: times kernels and whole rounds on random weights (docs/bench.md).
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fstream>
+
+#include "backend/factory/make_backend.h"
+#include "benchmark/kernel_bench.h"
+#include "benchmark/round_bench.h"
+#include "verbs.h"
+
+namespace coppice {
+namespace {
+
+void write_file(const std::string& path, const Json& json) {
+  if (path.empty()) return;
+  std::ofstream file(path, std::ios::binary);
+  file << write_json(json, {.indent = 1}) << "\n";
+  if (!file.flush()) throw Error(ErrorKind::kUnavailable, "--json " + path + ": cannot be written");
+}
+
+std::string command_line(int argc, char** argv) {
+  std::string text = "coppice";
+  for (int i = 0; i < argc; ++i) text += std::string(" ") + argv[i];
+  return text;
+}
+
+int bench_kernels(const BackendOptions& device, const KernelBenchOptions& options,
+                  const std::string& json) {
+  const auto backend = make_backend(device);
+  const auto meter = make_device_meter(*backend, device);
+  bool has_head = false;
+  const KernelReport report =
+      run_kernel_bench(*backend, *meter, options,
+                       {.begin =
+                            [](std::size_t done, std::size_t total, const std::string& key) {
+                              std::fprintf(stderr, "[%zu/%zu] %s\n", done + 1, total, key.c_str());
+                            },
+                        .end =
+                            [&](const KernelResult& result, const DeviceCeiling& ceiling) {
+                              if (!has_head) std::fputs(table_head(ceiling).c_str(), stdout);
+                              has_head = true;
+                              std::fputs(table_line(result, ceiling).c_str(), stdout);
+                              std::fflush(stdout);
+                            }});
+  write_file(json, report.as_json());
+  return report.all_right() ? 0 : 1;
+}
+
+int bench_round(const BackendOptions& device, const RoundBenchOptions& options,
+                const std::string& json) {
+  auto backend = make_backend(device);
+  const auto meter = make_device_meter(*backend, device);
+  write_file(
+      json,
+      run_round_bench(
+          std::move(backend), *meter, options,
+          {.progress = [](const std::string& what) { std::fprintf(stderr, "%s\n", what.c_str()); },
+           .line =
+               [](const std::string& line) {
+                 std::fputs(line.c_str(), stdout);
+                 std::fflush(stdout);
+               }}));
+  return 0;
+}
+
+}  // namespace
+
+int run_bench(int argc, char** argv) {
+  CLI::App app("Times kernels and whole rounds on random weights.", "coppice bench");
+  app.require_subcommand(1);
+  std::string json, peers;
+  BackendOptions device;
+  KernelBenchOptions kernels;
+  kernels.command = command_line(argc, argv);
+  CLI::App* const kernels_verb = app.add_subcommand("kernels", "every kernel over its shapes");
+  kernels_verb->add_option("--device", device.device, "auto, cpu, cuda, cuda:N");
+  kernels_verb->add_option("--threads", device.num_threads, "CPU threads; 0: all");
+  kernels_verb->add_option("--filter", kernels.filter,
+                           "only cases whose name contains one of these, separated by commas");
+  kernels_verb->add_option("--peers", peers, "times of other kernels, written by bench/peers");
+  kernels_verb->add_option("--json", json, "write the results to this file");
+  kernels_verb->add_flag("--check-only", kernels.check_only, "compare outputs, time nothing");
+
+  RoundBenchOptions round;
+  round.command = kernels.command;
+  CLI::App* const round_verb =
+      app.add_subcommand("round", "one decode round by stage, on random weights of K2.6's shapes");
+  round_verb->add_option("--device", device.device, "auto, cpu, cuda, cuda:N");
+  round_verb->add_option("--threads", device.num_threads, "CPU threads; 0: all");
+  round_verb->add_option("--layers", round.num_layers)->check(CLI::Range(2, 128));
+  round_verb->add_option("--tp", round.num_ranks, "widths of one rank of so many")
+      ->check(CLI::IsMember({1, 2, 4, 8}));
+  round_verb->add_option("--context", round.contexts, "positions in the cache")->delimiter(',');
+  round_verb->add_option("--rows", round.rows, "rows of the verify step")->delimiter(',');
+  round_verb->add_option("--batch", round.batches, "sequences")->delimiter(',');
+  round_verb->add_flag("--eager", round.eager, "also without graphs");
+  round_verb->add_option("--repeats", round.repeats)->check(CLI::Range(1, 1000));
+  round_verb->add_option("--json", json, "write the results to this file");
+  CLI11_PARSE(app, argc, argv);
+  if (!peers.empty()) kernels.peers = read_json_file(peers);
+  return round_verb->parsed() ? bench_round(device, round, json)
+                              : bench_kernels(device, kernels, json);
+}
+
+}  // namespace coppice

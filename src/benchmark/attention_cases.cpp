@@ -1,0 +1,214 @@
+// Multi-head latent attention over a paged cache: decoding and tree verification.
+#include <algorithm>
+#include <cmath>
+
+#include "base/half.h"
+#include "base/random_values.h"
+#include "benchmark/kernel_case.h"
+
+namespace coppice {
+namespace {
+
+constexpr std::uint64_t kCacheSeed = 11, kLatentSeed = 12, kRopeSeed = 13;
+
+struct AttentionShape {
+  std::int64_t num_heads, rank, rope;
+  std::int64_t batch, context, tree;  // `tree` rows of every sequence
+
+  std::int64_t blocks() const { return (context + tree) / kBlockSize + 1; }  // of a sequence
+  std::int64_t rows() const { return batch * tree; }
+  std::int64_t max_path() const { return 16; }
+  float scale() const { return 1 / std::sqrt(static_cast<float>(3 * rope)); }
+};
+
+// Slots of row `row` of a tree in which node i hangs below (i - 1) / 2: itself last.
+std::vector<std::int32_t> path_of(const AttentionShape& s, std::int64_t row) {
+  std::vector<std::int32_t> path;
+  for (std::int64_t node = row % s.tree;; node = (node - 1) / 2) {
+    // Sequence b owns blocks b * blocks .. in order: position p lies at slot first + p.
+    const std::int64_t first = row / s.tree * s.blocks() * kBlockSize;
+    path.insert(path.begin(), static_cast<std::int32_t>(first + s.context + node));
+    if (node == 0) return path;
+  }
+}
+
+struct Attention {
+  AttentionMetadata metadata;
+  Tensor q_lat, q_pe, out;
+  std::vector<Tensor> caches;
+};
+
+AttentionMetadata metadata_of(BenchSide& side, const AttentionShape& s) {
+  std::vector<std::int32_t> seqs, kv_len, path_len, path, tables;
+  for (std::int64_t row = 0; row < s.rows(); ++row) {
+    const auto own = path_of(s, row);
+    seqs.push_back(static_cast<std::int32_t>(row / s.tree));
+    kv_len.push_back(static_cast<std::int32_t>(s.context));
+    path_len.push_back(static_cast<std::int32_t>(own.size()));
+    path.insert(path.end(), own.begin(), own.end());
+    path.resize(static_cast<std::size_t>((row + 1) * s.max_path()), -1);
+  }
+  for (std::int64_t block = 0; block < s.batch * s.blocks(); ++block)
+    tables.push_back(static_cast<std::int32_t>(block));
+  return {.seq_of_row = side.ints({s.rows()}, seqs),
+          .kv_len = side.ints({s.rows()}, kv_len),
+          .path_len = side.ints({s.rows()}, path_len),
+          .path = side.ints({s.rows(), s.max_path()}, path),
+          .block_tables = side.ints({s.batch, s.blocks()}, tables),
+          .max_kv_len = s.context + s.tree,
+          .provenance = Provenance::kDecided};
+}
+
+BuiltCase build(BenchSide& side, const AttentionShape& s) {
+  auto a = std::make_shared<Attention>();
+  a->metadata = metadata_of(side, s);
+  const std::int64_t width = s.rank + s.rope, num_blocks = s.batch * s.blocks();
+  const double cache_bytes = static_cast<double>(s.batch * (s.context + s.tree) * width) *
+                             static_cast<double>(size_of(side.backend().kv_dtype()));
+  const std::int64_t copies = copies_past_cache(side, cache_bytes);
+  for (std::int64_t i = 0; i < copies; ++i)
+    a->caches.push_back(
+        side.kv({num_blocks, kBlockSize, width}, kCacheSeed + 100 * static_cast<std::uint64_t>(i)));
+  a->q_lat = side.act({s.rows(), s.num_heads, s.rank}, kLatentSeed);
+  a->q_pe = side.act({s.rows(), s.num_heads, s.rope}, kRopeSeed);
+  a->out = side.zeros(side.backend().activation_dtype(), {s.rows(), s.num_heads, s.rank});
+  Backend& backend = side.backend();
+  // The plan is made once a step for all layers: it is timed on its own.
+  backend.plan_mla_attention({.metadata = &a->metadata,
+                              .num_heads = s.num_heads,
+                              .kv_lora_rank = s.rank,
+                              .qk_rope_head_dim = s.rope});
+  backend.synchronize();
+  const auto pairs = static_cast<double>(s.rows() * s.num_heads);
+  return {.num_copies = copies,
+          .run =
+              [a, s, &backend](std::int64_t i) {
+                backend.mla_attention({.q_lat = a->q_lat,
+                                       .q_pe = a->q_pe,
+                                       .cache = a->caches[static_cast<std::size_t>(i)],
+                                       .metadata = &a->metadata,
+                                       .scale = s.scale(),
+                                       .out = a->out});
+              },
+          .outputs = {a->q_lat, a->q_pe, a->out},
+          .bytes = cache_bytes + pairs * static_cast<double>(2 * s.rank + s.rope) * 2,
+          .flops = 2 * pairs * static_cast<double>(s.context * (2 * s.rank + s.rope)),
+          .keep = a};
+}
+
+float cache_value(std::int64_t slot, std::int64_t column, std::int64_t width) {
+  const auto index = static_cast<std::uint64_t>(slot * width + column);
+  return to_float(to_bf16(random_uniform(kCacheSeed, index, 1)));
+}
+
+// Attention of one row's head 0 and last head, in one pass over its keys.
+std::vector<double> attend(const AttentionShape& s, std::int64_t row, const float* lat,
+                           const float* pe, const std::vector<std::int64_t>& heads) {
+  const std::int64_t width = s.rank + s.rope;
+  std::vector<std::int64_t> slots;
+  const std::int64_t first = row / s.tree * s.blocks() * kBlockSize;
+  for (std::int64_t i = 0; i < s.context; ++i) slots.push_back(first + i);
+  for (const std::int32_t slot : path_of(s, row)) slots.push_back(slot);
+  std::vector<double> sums(heads.size() * static_cast<std::size_t>(s.rank), 0);
+  std::vector<double> totals(heads.size(), 0);
+  std::vector<float> key(static_cast<std::size_t>(width));
+  for (const std::int64_t slot : slots) {
+    for (std::int64_t c = 0; c < width; ++c)
+      key[static_cast<std::size_t>(c)] = cache_value(slot, c, width);
+    for (std::size_t h = 0; h < heads.size(); ++h) {
+      float score = 0;
+      for (std::int64_t c = 0; c < s.rank; ++c)
+        score += key[static_cast<std::size_t>(c)] * lat[heads[h] * s.rank + c];
+      for (std::int64_t c = 0; c < s.rope; ++c)
+        score += key[static_cast<std::size_t>(s.rank + c)] * pe[heads[h] * s.rope + c];
+      // Inputs are bounded: scores stay far below what exp overflows at.
+      const double weight = std::exp(double{score} * double{s.scale()});
+      totals[h] += weight;
+      double* const sum = &sums[h * static_cast<std::size_t>(s.rank)];
+      for (std::int64_t c = 0; c < s.rank; ++c) sum[c] += weight * key[static_cast<std::size_t>(c)];
+    }
+  }
+  for (std::size_t i = 0; i < sums.size(); ++i)
+    sums[i] /= totals[i / static_cast<std::size_t>(s.rank)];
+  return sums;
+}
+
+double sampled_error(BenchSide& side, const BuiltCase& built, const AttentionShape& s) {
+  double worst = 0;
+  for (const std::int64_t row : {std::int64_t{0}, s.rows() - 1}) {
+    const auto lat = side.read(built.outputs[0].rows(row, 1));
+    const auto pe = side.read(built.outputs[1].rows(row, 1));
+    const auto out = side.read(built.outputs[2].rows(row, 1));
+    const std::vector<std::int64_t> heads = {0, s.num_heads - 1};
+    const std::vector<double> sums = attend(s, row, lat.data(), pe.data(), heads);
+    std::vector<float> values, expected(sums.begin(), sums.end());
+    for (const std::int64_t head : heads)
+      values.insert(values.end(), out.begin() + head * s.rank, out.begin() + (head + 1) * s.rank);
+    worst = std::max(worst, row_error(values, expected, s.rank));
+  }
+  return worst;
+}
+
+// The step's plan alone.
+BuiltCase build_plan(BenchSide& side, const AttentionShape& s) {
+  auto metadata = std::make_shared<AttentionMetadata>(metadata_of(side, s));
+  Backend& backend = side.backend();
+  return {.num_copies = 1,
+          .run =
+              [metadata, s, &backend](std::int64_t) {
+                backend.plan_mla_attention({.metadata = metadata.get(),
+                                            .num_heads = s.num_heads,
+                                            .kv_lora_rank = s.rank,
+                                            .qk_rope_head_dim = s.rope});
+              },
+          .keep = metadata};
+}
+
+}  // namespace
+
+void add_attention_cases(std::vector<KernelCase>& cases, const NetworkShape& n) {
+  const auto shape_json = [&n](const AttentionShape& s) {
+    return Json::object({{"network", n.name},
+                         {"num_heads", s.num_heads},
+                         {"batch", s.batch},
+                         {"context", s.context},
+                         {"tree", s.tree}});
+  };
+  const auto name = [&n](const AttentionShape& s) {
+    return n.name + " B=" + std::to_string(s.batch) + " L=" + std::to_string(s.context) +
+           " T=" + std::to_string(s.tree);
+  };
+  const auto add = [&](std::int64_t batch, std::int64_t context, std::int64_t tree) {
+    const AttentionShape s = {n.num_heads, n.kv_lora_rank, n.rope_dim, batch, context, tree};
+    cases.push_back(
+        {.key = "mla " + name(s),
+         .kernel = "mla_attention",
+         .shape = shape_json(s),
+         .bound = 1e-2,
+         .build = [s](BenchSide& side) { return build(side, s); },
+         .error = [s](BenchSide& side,
+                      const BuiltCase& built) { return sampled_error(side, built, s); }});
+  };
+  if (n.name == "tiny") {
+    for (const std::int64_t tree : {1, 17, 65}) add(1, 1024, tree);
+    return;
+  }
+  const std::vector<std::int64_t> trees = n.name == "tp8" ? std::vector<std::int64_t>{1, 17, 33, 64}
+                                                          : std::vector<std::int64_t>{1, 17, 64};
+  for (const std::int64_t context : {1024, 8192, 32768, 131072})
+    for (const std::int64_t tree : trees) add(1, context, tree);
+  for (const std::int64_t context : {8192, 32768, 131072})
+    for (const std::int64_t tree : {1, 17}) add(8, context, tree);
+  if (n.name != "tp8") return;
+  for (const std::int64_t batch : {1, 8}) {
+    const AttentionShape s = {n.num_heads, n.kv_lora_rank, n.rope_dim, batch, 8192, 17};
+    // Its output shows in the attention that follows: no check of its own.
+    cases.push_back({.key = "mla plan " + name(s),
+                     .kernel = "plan_mla_attention",
+                     .shape = shape_json(s),
+                     .build = [s](BenchSide& side) { return build_plan(side, s); },
+                     .error = [](BenchSide&, const BuiltCase&) { return 0.0; }});
+  }
+}
+
+}  // namespace coppice

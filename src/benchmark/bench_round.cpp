@@ -1,0 +1,175 @@
+#include "benchmark/bench_round.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+namespace coppice {
+namespace {
+
+constexpr std::int64_t kMaxRanks = 64;      // candidates of a depth
+constexpr std::int64_t kHistory = 64;       // tokens that sampling knows of a sequence
+constexpr std::int64_t kMaxHistory = 8192;  // with what the rounds add
+
+std::int64_t blocks_of(const RoundPoint& point) {
+  return (point.context + kRoundSlack) / kBlockSize + 1;
+}
+
+std::int64_t feature_size(const DflashModel* drafter) {
+  if (drafter == nullptr) return 0;
+  return std::ssize(drafter->config().target_layer_ids) * drafter->config().network.hidden_size;
+}
+
+RoundSizes sizes_of(const RoundPoint& point, const Drafter& drafter,
+                    const DflashModel* drafter_model) {
+  return {.max_num_seqs = point.batch,
+          .max_rows = point.rows,
+          .max_nodes = std::max<std::int64_t>(1, point.budget()),
+          .max_path = drafter.max_depth() + 1,
+          .max_blocks = blocks_of(point),
+          .num_buckets = 1,
+          .feature_size = feature_size(drafter_model)};
+}
+
+}  // namespace
+
+BenchRound::BenchRound(Backend& backend, DeviceMeter& meter, Model& model,
+                       DflashModel* drafter_model, const RoundPoint& point)
+    : backend_(backend),
+      point_(point),
+      num_blocks_(point.batch * blocks_of(point)),
+      cache_(backend, model.kv_layout(), num_blocks_),
+      drafter_cache_(
+          drafter_model == nullptr
+              ? nullptr
+              : std::make_unique<PagedKvCache>(backend, drafter_model->kv_layout(), num_blocks_)),
+      drafter_model_(drafter_model),
+      drafter_(point.drafting() ? make_dflash_drafter(backend, *drafter_model, *drafter_cache_,
+                                                      model.config().vocab_size, point.batch,
+                                                      std::min(point.budget(), kMaxRanks))
+                                : make_no_drafter(backend, point.batch)),
+      sampling_(backend, point.batch, kMaxHistory),
+      buffers_(backend, sizes_of(point, *drafter_, drafter_model)),
+      verifier_(backend, model, cache_, point.rows, point.rows, feature_size(drafter_model)),
+      choices_(verifier_.outputs(point.rows, point.rows)) {
+  std::uint64_t seed = 77;
+  for (const Tensor& plane : cache_.planes()) meter.fill(plane, seed++, 1);
+  if (drafter_cache_ != nullptr)
+    for (const Tensor& plane : drafter_cache_->planes()) meter.fill(plane, seed++, 1);
+  const auto places = static_cast<std::size_t>(point.batch);
+  std::vector<std::int32_t> tables(static_cast<std::size_t>(num_blocks_));
+  std::iota(tables.begin(), tables.end(), 0);
+  const std::vector<std::int32_t> budgets(places, static_cast<std::int32_t>(point.budget()));
+  const std::vector<float> no_limit(places, -std::numeric_limits<float>::infinity());
+  backend.upload(buffers_.block_tables, tables.data());
+  backend.upload(buffers_.budgets, budgets.data());
+  backend.upload(buffers_.min_scores, no_limit.data());
+  backend.synchronize();
+  reset();
+}
+
+void BenchRound::reset() {
+  const auto places = static_cast<std::size_t>(point_.batch);
+  const std::vector<std::int32_t> context(places, static_cast<std::int32_t>(point_.context));
+  std::vector<std::int32_t> anchors(places);
+  std::iota(anchors.begin(), anchors.end(), 100);
+  backend_.upload(buffers_.context_len, context.data());
+  backend_.upload(buffers_.anchors, anchors.data());
+  SamplingParams params;
+  params.temperature = 0;
+  params.max_tokens = std::int64_t{1} << 30;
+  const std::vector<std::int32_t> history(kHistory, 9);
+  for (std::int64_t place = 0; place < point_.batch; ++place)
+    sampling_.set(place, params, place, {}, history, kHistory);
+  backend_.synchronize();
+}
+
+void BenchRound::run() {
+  drafter_->draft(draft_batch());
+  drafter_->build_tree(draft_batch());
+  compile();
+  verify();
+  commit();
+}
+
+DraftBatch BenchRound::draft_batch() const {
+  return {.anchors = buffers_.anchors,
+          .context_len = buffers_.context_len,
+          .block_tables = buffers_.block_tables,
+          .budgets = buffers_.budgets,
+          .min_scores = buffers_.min_scores,
+          .sampling = sampling_.view(point_.batch),
+          .trees = buffers_.results.trees};
+}
+
+void BenchRound::compile() {
+  backend_.compile_tree({.trees = buffers_.results.trees,
+                         .context_len = buffers_.context_len,
+                         .block_tables = buffers_.block_tables,
+                         .cost_ms = {},
+                         .bucket_rows = {},
+                         .calibration = {},
+                         .token_ids = buffers_.token_ids,
+                         .positions = buffers_.positions,
+                         .slots = buffers_.slots,
+                         .seq_of_row = buffers_.seq_of_row,
+                         .node_of_row = buffers_.node_of_row,
+                         .kv_len = buffers_.kv_len,
+                         .path_len = buffers_.path_len,
+                         .path = buffers_.path,
+                         .row_offsets = buffers_.results.row_offsets});
+}
+
+void BenchRound::verify() {
+  const ForwardBatch batch = {.token_ids = buffers_.token_ids,
+                              .positions = buffers_.positions,
+                              .slots = buffers_.slots,
+                              .attention = {.seq_of_row = buffers_.seq_of_row,
+                                            .kv_len = buffers_.kv_len,
+                                            .path_len = buffers_.path_len,
+                                            .path = buffers_.path,
+                                            .block_tables = buffers_.block_tables,
+                                            .max_kv_len = blocks_of(point_) * kBlockSize,
+                                            .provenance = Provenance::kDecided},
+                              .output_rows = {}};
+  verifier_.forward(batch, choices_);
+  verifier_.sample(choices_, buffers_.positions, buffers_.seq_of_row, buffers_.node_of_row,
+                   buffers_.results.trees, sampling_.view(point_.batch),
+                   {.greedy = true, .log_probs = false, .top_log_probs = false});
+}
+
+void BenchRound::commit() {
+  RoundBuffers& b = buffers_;
+  backend_.accept_path({.trees = b.results.trees,
+                        .row_offsets = b.results.row_offsets,
+                        .choices = choices_.choices,
+                        .finite = choices_.finite,
+                        .slots = b.slots,
+                        .block_tables = b.block_tables,
+                        .sampling = sampling_.view(point_.batch),
+                        .context_len = b.context_len,
+                        .anchors = b.anchors,
+                        .accepted_rows = b.results.accepted_rows,
+                        .emitted = b.results.emitted,
+                        .num_emitted = b.results.num_emitted,
+                        .finish_reason = b.results.finish_reason,
+                        .move_src = b.move_src,
+                        .move_dst = b.move_dst,
+                        .feature_rows = b.feature_rows,
+                        .feature_positions = b.feature_positions,
+                        .feature_slots = b.feature_slots});
+  backend_.move_kv({.planes = cache_.planes(), .src = b.move_src, .dst = b.move_dst});
+  if (drafter_model_ == nullptr) return;
+  backend_.gather_rows(
+      {.src = choices_.features, .rows = b.feature_rows, .out = b.context_features});
+  drafter_model_->append_context(b.context_features, b.feature_positions, b.feature_slots,
+                                 *drafter_cache_, Provenance::kDecided);
+}
+
+std::int64_t BenchRound::rows_used() {
+  std::int32_t rows = 0;
+  backend_.download(&rows, buffers_.results.row_offsets.rows(point_.batch, 1));
+  return rows;
+}
+
+}  // namespace coppice

@@ -1,0 +1,194 @@
+#include "benchmark/kernel_bench.h"
+
+#include <algorithm>
+#include <cstdarg>
+
+#include "backend/factory/make_backend.h"
+#include "base/error.h"
+
+namespace coppice {
+namespace {
+
+std::vector<KernelCase> all_cases(bool small) {
+  std::vector<KernelCase> cases;
+  const std::vector<NetworkShape> networks =
+      small ? std::vector{tiny_shape()} : std::vector{kimi_k2_shape(8), kimi_k2_shape(1)};
+  for (const NetworkShape& network : networks) {
+    add_expert_cases(cases, network);
+    add_block_cases(cases, network);
+    add_attention_cases(cases, network);
+    add_dense_cases(cases, network);
+    add_row_cases(cases, network);
+  }
+  add_round_cases(cases, networks[0]);
+  return cases;
+}
+
+// Builds the case on the CPU reference, runs it once and compares every output.
+double error_against_reference(BenchSide& side, const BuiltCase& built, const KernelCase& what) {
+  const BackendOptions options = {.device = "cpu-reference", .num_threads = 0};
+  const auto backend = make_backend(options);
+  const auto meter = make_device_meter(*backend, options);
+  BenchSide reference(*backend, *meter);
+  const BuiltCase expected = what.build(reference);
+  expected.run(0);
+  double worst = 0;
+  COPPICE_CHECK_EQ(built.outputs.size(), expected.outputs.size());
+  for (std::size_t i = 0; i < built.outputs.size(); ++i)
+    worst =
+        std::max(worst, row_error(side.read(built.outputs[i]), reference.read(expected.outputs[i]),
+                                  built.outputs[i].row_size()));
+  return worst;
+}
+
+void find_peer(const Json& peers, KernelResult& result) {
+  const Json* const all = peers.find("peers");
+  const Json* const own = all == nullptr ? nullptr : all->find(result.what.key);
+  if (own == nullptr) return;
+  for (const Json& peer : own->as_array()) {
+    const double us = peer.find("us")->as_double();
+    if (result.peer_us > 0 && us >= result.peer_us) continue;
+    result.peer = peer.find("name")->as_string();
+    result.peer_us = us;
+  }
+}
+
+KernelResult run_case(const KernelCase& what, Backend& backend, DeviceMeter& meter,
+                      bool check_only) {
+  BenchSide side(backend, meter);
+  const BuiltCase built = what.build(side);
+  built.run(0);
+  backend.synchronize();
+  KernelResult result = {.what = what, .us = {}, .bytes = built.bytes, .flops = built.flops};
+  result.error = what.error ? what.error(side, built) : error_against_reference(side, built, what);
+  result.wrong = !(result.error <= what.bound);
+  if (result.wrong || check_only) return result;
+  const auto call = [&](std::int64_t i) { built.run(i % built.num_copies); };
+  meter.stamp(0);
+  for (std::int64_t i = 0; i < 3; ++i) call(i);
+  meter.stamp(1);
+  const std::int64_t calls =
+      std::min(calls_for(meter.microseconds(0, 1) / 3, built.num_copies), built.max_calls);
+  constexpr int kReplays = 11;
+  result.us = time_calls(backend, meter, calls, kReplays, call);
+  return result;
+}
+
+// Per microsecond.
+double rate(double amount, const Spread& us) {
+  return us.median > 0 ? amount / us.median : 0;
+}
+
+Json number_or_null(double value) {
+  return value > 0 ? Json(value) : Json();
+}
+
+bool matches(const std::string& key, const std::string& filter) {
+  std::size_t begin = 0;
+  while (begin <= filter.size()) {
+    const std::size_t end = std::min(filter.find(',', begin), filter.size());
+    if (key.find(filter.substr(begin, end - begin)) != std::string::npos) return true;
+    begin = end + 1;
+  }
+  return false;
+}
+
+std::string format(const char* text, ...) __attribute__((format(printf, 1, 2)));
+std::string format(const char* text, ...) {
+  char line[256];
+  va_list arguments;
+  va_start(arguments, text);
+  std::vsnprintf(line, sizeof(line), text, arguments);
+  va_end(arguments);
+  return line;
+}
+
+}  // namespace
+
+bool KernelReport::all_right() const {
+  return std::none_of(results.begin(), results.end(),
+                      [](const KernelResult& result) { return result.wrong; });
+}
+
+Json KernelReport::as_json() const {
+  Json json = head;
+  json["tensor_tflops"] = number_or_null(tensor_tflops);
+  Json cases = Json::array();
+  for (const KernelResult& r : results) {
+    const double gb_per_s = rate(r.bytes, r.us) * 1e-3;
+    Json item = Json::object({{"key", r.what.key},
+                              {"kernel", r.what.kernel},
+                              {"shape", r.what.shape},
+                              {"us", number_or_null(r.us.median)},
+                              {"us_min", number_or_null(r.us.min)},
+                              {"us_max", number_or_null(r.us.max)},
+                              {"bytes", r.bytes},
+                              {"flops", r.flops},
+                              {"gb_per_s", gb_per_s},
+                              {"tflops", rate(r.flops, r.us) * 1e-6}});
+    item["share_of_read"] = gb_per_s / ceiling.read_gb_per_s;
+    item["floor_us"] = r.floor_us;
+    item["over_floor"] = r.floor_us > 0 ? Json(r.us.median / r.floor_us) : Json();
+    item["target_us"] = number_or_null(r.target_us);
+    item["peer"] = r.peer.empty() ? Json() : Json(r.peer);
+    item["peer_us"] = number_or_null(r.peer_us);
+    item["error"] = r.error;
+    item["wrong"] = r.wrong;
+    cases.push_back(std::move(item));
+  }
+  json["cases"] = std::move(cases);
+  return json;
+}
+
+std::string table_head(const DeviceCeiling& ceiling) {
+  return format("read ceiling %.0f GB/s, one launch %.2f us, one node %.2f us\n",
+                ceiling.read_gb_per_s, ceiling.fixed_us, ceiling.node_us) +
+         format("%-34s %9s %7s %8s %6s %6s %7s %7s %9s %-12s %s\n", "case", "us", "+-", "MB",
+                "GB/s", "read", "floor", "target", "peer us", "peer", "error");
+}
+
+std::string table_line(const KernelResult& r, const DeviceCeiling& ceiling) {
+  const char* const key = r.what.key.c_str();
+  if (r.wrong) return format("%-34s WRONG: error %.3g, allowed %.3g\n", key, r.error, r.what.bound);
+  const double gb_per_s = rate(r.bytes, r.us) * 1e-3;
+  const auto optional = [](double value, const char* text) {
+    return value > 0 ? format(text, value) : std::string("-");
+  };
+  return format("%-34s %9.2f %7.2f %8.1f %6.0f %5.0f%% %7s %7s %9s %-12s %.1e\n", key, r.us.median,
+                (r.us.max - r.us.min) / 2, r.bytes * 1e-6, gb_per_s,
+                100 * gb_per_s / ceiling.read_gb_per_s,
+                optional(r.floor_us > 0 ? r.us.median / r.floor_us : 0, "%.2fx").c_str(),
+                optional(r.target_us, "%.4g").c_str(), optional(r.peer_us, "%.2f").c_str(),
+                r.peer.empty() ? "-" : r.peer.c_str(), r.error);
+}
+
+KernelReport run_kernel_bench(Backend& backend, DeviceMeter& meter,
+                              const KernelBenchOptions& options,
+                              const KernelBenchObserver& observer) {
+  const bool is_cpu = backend.device() == Device::kCpu;
+  std::vector<KernelCase> cases = all_cases(is_cpu);
+  std::erase_if(cases, [&](const KernelCase& what) { return !matches(what.key, options.filter); });
+  if (cases.empty())
+    throw Error(ErrorKind::kInvalidArgument, "--filter '" + options.filter + "': matches no case");
+  KernelReport report;
+  report.ceiling = measure_ceiling(backend, meter);
+  report.head =
+      describe_run(backend, meter, report.ceiling, "coppice-bench-kernels-1", options.command);
+  if (const Json* const tflops = options.peers.find("tensor_tflops"); tflops != nullptr)
+    report.tensor_tflops = tflops->as_double();
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    observer.begin(i, cases.size(), cases[i].key);
+    KernelResult result = run_case(cases[i], backend, meter, options.check_only);
+    const double arithmetic =
+        report.tensor_tflops > 0 ? result.flops / report.tensor_tflops * 1e-6 : 0;
+    result.floor_us =
+        std::max(report.ceiling.floor_us(result.bytes), report.ceiling.fixed_us + arithmetic);
+    result.target_us = is_cpu ? 0 : target_us(cases[i].key);
+    find_peer(options.peers, result);
+    observer.end(result, report.ceiling);
+    report.results.push_back(std::move(result));
+  }
+  return report;
+}
+
+}  // namespace coppice

@@ -1,0 +1,36 @@
+// coppice bench round: one decode round by stage, on random weights of a network's exact shapes.
+// docs/bench.md says how a stage is timed and what the JSON holds.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "backend/device_meter.h"
+#include "io/json.h"
+
+namespace coppice {
+
+struct RoundBenchOptions {
+  std::int64_t num_layers = 61;
+  std::int64_t num_ranks = 1;                   // widths of one of so many tensor-parallel ranks
+  std::vector<std::int64_t> contexts = {4096};  // positions in the cache, of every sequence
+  std::vector<std::int64_t> rows = {1, 8, 17};  // of the verify step, over all sequences
+  std::vector<std::int64_t> batches = {1};
+  bool eager = false;  // also without graphs
+  int repeats = 11;
+  std::string command;
+};
+
+struct RoundBenchObserver {
+  std::function<void(const std::string&)> progress;  // what happens now
+  std::function<void(const std::string&)> line;      // of the table
+};
+
+// `make_backend` gives the device's backend; `make_meter` its meter. Throws
+// Error(kOutOfMemory) with the numbers before it allocates what does not fit, and
+// Error(kInvalidArgument) for rows that are no multiple of the batch.
+Json run_round_bench(std::unique_ptr<Backend> backend, DeviceMeter& meter,
+                     const RoundBenchOptions& options, const RoundBenchObserver& observer);
+
+}  // namespace coppice

@@ -1,0 +1,92 @@
+#include "benchmark/round_tracer.h"
+
+#include <set>
+#include <vector>
+
+namespace coppice {
+
+const char* name_of(RoundPart part) {
+  constexpr std::array<const char*, kNumRoundParts> names = {
+      "draft", "tree_build", "compile", "attention", "experts",
+      "dense", "lm_head",    "norms",   "sampling",  "commit"};
+  return names[static_cast<std::size_t>(part)];
+}
+
+void RoundTracer::embed(const EmbedArgs& args) {
+  if (takes(RoundPart::kNorms)) inner_->embed(args);
+}
+void RoundTracer::rms_norm(const RmsNormArgs& args) {
+  if (takes(RoundPart::kNorms)) inner_->rms_norm(args);
+}
+void RoundTracer::add_rms_norm(const AddRmsNormArgs& args) {
+  if (takes(RoundPart::kNorms)) inner_->add_rms_norm(args);
+}
+void RoundTracer::linear(const LinearArgs& args) {
+  const bool is_head = args.weight->out_features == vocab_size_;
+  if (takes(is_head ? RoundPart::kLmHead : RoundPart::kDense)) inner_->linear(args);
+}
+void RoundTracer::head_linear(const HeadLinearArgs& args) {
+  if (takes(RoundPart::kDense)) inner_->head_linear(args);
+}
+void RoundTracer::silu_mul(const SiluMulArgs& args) {
+  if (takes(RoundPart::kDense)) inner_->silu_mul(args);
+}
+void RoundTracer::moe_route(const MoeRouteArgs& args) {
+  if (takes(RoundPart::kExperts)) inner_->moe_route(args);
+  if (!counting_) return;
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(args.topk_ids.num_elements()));
+  inner_->download(ids.data(), args.topk_ids);
+  std::set<std::int32_t> distinct(ids.begin(), ids.end());
+  distinct.erase(-1);
+  distinct_ += std::ssize(distinct);
+  ++layers_;
+}
+void RoundTracer::moe_experts(const MoeExpertsArgs& args) {
+  if (takes(RoundPart::kExperts)) inner_->moe_experts(args);
+}
+void RoundTracer::gather_rows(const GatherRowsArgs& args) {
+  if (takes(RoundPart::kNorms)) inner_->gather_rows(args);
+}
+void RoundTracer::mla_rope_and_write_kv(const MlaRopeAndWriteKvArgs& args) {
+  if (takes(RoundPart::kAttention)) inner_->mla_rope_and_write_kv(args);
+}
+void RoundTracer::plan_mla_attention(const PlanMlaAttentionArgs& args) {
+  if (takes(RoundPart::kAttention)) inner_->plan_mla_attention(args);
+}
+void RoundTracer::mla_attention(const MlaAttentionArgs& args) {
+  if (takes(RoundPart::kAttention)) inner_->mla_attention(args);
+}
+void RoundTracer::gqa_rope_and_write_kv(const GqaRopeAndWriteKvArgs& args) {
+  if (takes(RoundPart::kAttention)) inner_->gqa_rope_and_write_kv(args);
+}
+void RoundTracer::gqa_attention(const GqaAttentionArgs& args) {
+  if (takes(RoundPart::kAttention)) inner_->gqa_attention(args);
+}
+void RoundTracer::compile_draft(const CompileDraftArgs& args) {
+  if (takes_part(RoundPart::kDraft)) inner_->compile_draft(args);
+}
+void RoundTracer::top_k_log_probs(const TopKLogProbsArgs& args) {
+  if (takes(RoundPart::kSampling)) inner_->top_k_log_probs(args);
+}
+void RoundTracer::build_tree(const BuildTreeArgs& args) {
+  if (takes_part(RoundPart::kTreeBuild)) inner_->build_tree(args);
+}
+void RoundTracer::ngram_propose(const NgramProposeArgs& args) {
+  if (takes_part(RoundPart::kTreeBuild)) inner_->ngram_propose(args);
+}
+void RoundTracer::compile_tree(const CompileTreeArgs& args) {
+  if (takes_part(RoundPart::kCompile)) inner_->compile_tree(args);
+  stage_ = Stage::kVerify;
+}
+void RoundTracer::sample_rows(const SampleRowsArgs& args) {
+  if (takes(RoundPart::kSampling)) inner_->sample_rows(args);
+}
+void RoundTracer::accept_path(const AcceptPathArgs& args) {
+  stage_ = Stage::kCommit;
+  if (takes_part(RoundPart::kCommit)) inner_->accept_path(args);
+}
+void RoundTracer::move_kv(const MoveKvArgs& args) {
+  if (takes_part(RoundPart::kCommit)) inner_->move_kv(args);
+}
+
+}  // namespace coppice

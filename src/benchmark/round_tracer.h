@@ -1,0 +1,96 @@
+// A backend that knows to which part of a decode round each op belongs, from the order of the ops,
+// and can leave parts out: so that a part is timed alone while the engine's own code enqueues it.
+#pragma once
+
+#include <array>
+#include <optional>
+
+#include "backend/trace/forwarding_backend.h"
+
+namespace coppice {
+
+// The verbs of a round; verify in its parts.
+enum class RoundPart {
+  kDraft,
+  kTreeBuild,
+  kCompile,
+  kAttention,
+  kExperts,
+  kDense,
+  kLmHead,
+  kNorms,
+  kSampling,
+  kCommit
+};
+inline constexpr std::size_t kNumRoundParts = 10;
+const char* name_of(RoundPart part);
+constexpr bool is_verify(RoundPart part) {
+  return part >= RoundPart::kAttention && part <= RoundPart::kSampling;
+}
+
+class RoundTracer final : public ForwardingBackend {
+ public:
+  // vocab_size tells the lm_head from other projections.
+  RoundTracer(std::unique_ptr<Backend> inner, std::int64_t vocab_size)
+      : ForwardingBackend(std::move(inner)), vocab_size_(vocab_size) {
+    enabled_.fill(true);
+  }
+
+  // A new round begins.
+  void begin() { stage_ = Stage::kDraft; }
+  void enable_all() { enabled_.fill(true); }
+  void enable_only(const std::function<bool(RoundPart)>& wanted) {
+    for (std::size_t i = 0; i < kNumRoundParts; ++i) enabled_[i] = wanted(RoundPart(i));
+  }
+
+  // While counting, every choice of experts is read back: mean distinct experts per routed layer of
+  // the verify passes since.
+  void start_counting() { counting_ = true, distinct_ = layers_ = 0; }
+  double stop_counting() {
+    counting_ = false;
+    return layers_ > 0 ? static_cast<double>(distinct_) / static_cast<double>(layers_) : 0;
+  }
+
+  void embed(const EmbedArgs& args) override;
+  void rms_norm(const RmsNormArgs& args) override;
+  void add_rms_norm(const AddRmsNormArgs& args) override;
+  void linear(const LinearArgs& args) override;
+  void head_linear(const HeadLinearArgs& args) override;
+  void silu_mul(const SiluMulArgs& args) override;
+  void moe_route(const MoeRouteArgs& args) override;
+  void moe_experts(const MoeExpertsArgs& args) override;
+  void gather_rows(const GatherRowsArgs& args) override;
+  void mla_rope_and_write_kv(const MlaRopeAndWriteKvArgs& args) override;
+  void plan_mla_attention(const PlanMlaAttentionArgs& args) override;
+  void mla_attention(const MlaAttentionArgs& args) override;
+  void gqa_rope_and_write_kv(const GqaRopeAndWriteKvArgs& args) override;
+  void gqa_attention(const GqaAttentionArgs& args) override;
+  void compile_draft(const CompileDraftArgs& args) override;
+  void top_k_log_probs(const TopKLogProbsArgs& args) override;
+  void build_tree(const BuildTreeArgs& args) override;
+  void ngram_propose(const NgramProposeArgs& args) override;
+  void compile_tree(const CompileTreeArgs& args) override;
+  void sample_rows(const SampleRowsArgs& args) override;
+  void accept_path(const AcceptPathArgs& args) override;
+  void move_kv(const MoveKvArgs& args) override;
+
+ private:
+  enum class Stage { kDraft, kVerify, kCommit };
+
+  // The part of an op that is `in_verify` in the verify pass.
+  RoundPart part_of(RoundPart in_verify) const {
+    return stage_ == Stage::kDraft    ? RoundPart::kDraft
+           : stage_ == Stage::kCommit ? RoundPart::kCommit
+                                      : in_verify;
+  }
+  bool takes(RoundPart in_verify) const { return takes_part(part_of(in_verify)); }
+  bool takes_part(RoundPart part) const { return enabled_[static_cast<std::size_t>(part)]; }
+
+  std::int64_t vocab_size_;
+  Stage stage_ = Stage::kDraft;
+  std::array<bool, kNumRoundParts> enabled_{};
+  bool counting_ = false;
+  std::int64_t distinct_ = 0, layers_ = 0;
+};
+
+}  // namespace coppice

@@ -1,0 +1,51 @@
+// A round on random weights, by part.
+#include "benchmark/round_bench.h"
+
+#include <gtest/gtest.h>
+
+#include "backend/factory/make_backend.h"
+#include "base/error.h"
+
+namespace coppice {
+namespace {
+
+const BackendOptions kCpu = {.device = "cpu", .num_threads = 1};
+
+Json run(const RoundBenchOptions& options) {
+  auto backend = make_backend(kCpu);
+  const auto meter = make_device_meter(*backend, kCpu);
+  return run_round_bench(
+      std::move(backend), *meter, options,
+      {.progress = [](const std::string&) {}, .line = [](const std::string&) {}});
+}
+
+TEST(RoundBenchTest, EveryPartIsTimed) {
+  const Json report =
+      run({.num_layers = 3, .contexts = {70}, .rows = {2, 8}, .batches = {2}, .repeats = 2});
+  EXPECT_EQ(report.find("schema")->as_string(), "coppice-bench-round-1");
+  const Json& rounds = *report.find("rounds");
+  ASSERT_EQ(rounds.size(), 2u);
+  for (const Json& round : rounds.as_array()) {
+    EXPECT_GT(round.find("total_us")->as_double(), 0);
+    for (const char* stage : {"tree_build", "compile", "verify", "commit"})
+      EXPECT_GT(round.find("stages")->find(stage)->as_double(), 0) << stage;
+    for (const char* part : {"attention", "experts", "dense", "lm_head", "norms", "sampling"})
+      EXPECT_GT(round.find("verify")->find(part)->as_double(), 0) << part;
+  }
+  EXPECT_FALSE(rounds.as_array()[0].find("drafting")->as_bool());
+  EXPECT_TRUE(rounds.as_array()[1].find("drafting")->as_bool());
+  // Eight rows choose more experts than two, of 32 and at least 4.
+  const auto distinct = [&](std::size_t i) {
+    return rounds.as_array()[i].find("distinct_experts")->as_double();
+  };
+  EXPECT_GE(distinct(0), 4);
+  EXPECT_GT(distinct(1), distinct(0));
+  EXPECT_LE(distinct(1), 32);
+}
+
+TEST(RoundBenchTest, RowsMustSpreadOverTheBatch) {
+  EXPECT_THROW(run({.num_layers = 2, .contexts = {64}, .rows = {3}, .batches = {2}}), Error);
+}
+
+}  // namespace
+}  // namespace coppice
