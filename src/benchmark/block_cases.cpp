@@ -270,9 +270,11 @@ void add_block_cases(std::vector<KernelCase>& cases, const NetworkShape& n) {
                      .kernel = "ffn block",
                      .shape = Json::object({{"network", n.name}, {"rows", rows}}),
                      .bound = 3e-2,
-                     .build = [n, rows](BenchSide& side) {
-                       return build_ffn(side, {n, rows});
-                     }});
+                     .build =
+                         [n, rows](BenchSide& side) {
+                           return build_ffn(side, {n, rows});
+                         },
+                     .chooses = true});
 }
 
 }  // namespace coppice

@@ -64,8 +64,9 @@ BuildTreeArgs build_args(BenchSide& side, const TreeShape& s) {
   for (std::int64_t row = 0; row < s.batch * s.depth(); ++row)
     for (std::int64_t rank = 0; rank < s.ranks(); ++rank) {
       ids.push_back(static_cast<std::int32_t>((row * 977 + rank * 31) % kVocab));
-      const float noise = random_uniform(5, static_cast<std::uint64_t>(row), 0.2f);
-      log_probs.push_back(-0.4f - noise - 0.9f * static_cast<float>(rank));
+      // Steps of their own: equal scores, which are settled by rank, must stay rare.
+      const float step = 0.8f + random_uniform(5, ids.size(), 0.6f);
+      log_probs.push_back(rank == 0 ? -0.5f * step : log_probs.back() - step);
     }
   const auto count = static_cast<std::size_t>(s.batch);
   return {.ids = side.ints({s.batch, s.depth(), s.ranks()}, ids),

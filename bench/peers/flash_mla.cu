@@ -1,0 +1,249 @@
+// Times FlashMLA's dense decode (no tree mask: every row sees all context and tree keys) on the
+// shapes of `coppice bench kernels` and writes the JSON that its --peers reads. Built by
+// build_flash_mla.sh. The split plan is made once a step and is not timed, as ours is not.
+//   flash_mla OUT.json
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "base/random_values.h"
+#include "params.h"
+#include "sm90/decode/dense/splitkv_mla.h"
+#include "smxx/decode/combine/combine.h"
+#include "smxx/decode/get_decoding_sched_meta/get_decoding_sched_meta.h"
+
+namespace {
+
+#define CHECK(call)                                                       \
+  do {                                                                    \
+    const cudaError_t error = (call);                                     \
+    if (error != cudaSuccess) {                                           \
+      std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(error)); \
+      std::exit(1);                                                       \
+    }                                                                     \
+  } while (0)
+
+constexpr int kWidth = 576, kRank = 512, kBlock = 64;
+constexpr double kCacheBytes = 4.0 * 60 * 1024 * 1024;
+
+template <class T>
+T* device(size_t count) {
+  void* pointer = nullptr;
+  CHECK(cudaMalloc(&pointer, count * sizeof(T)));
+  CHECK(cudaMemset(pointer, 0, count * sizeof(T)));
+  return static_cast<T*>(pointer);
+}
+
+__global__ void fill(__nv_bfloat16* to, size_t count, uint64_t seed) {
+  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < count;
+       i += size_t{gridDim.x} * blockDim.x)
+    to[i] = __float2bfloat16(coppice::random_uniform(seed, i, 1));
+}
+
+float value(uint64_t seed, uint64_t i) {
+  return __bfloat162float(__float2bfloat16(coppice::random_uniform(seed, i, 1)));
+}
+
+struct Shape {
+  int heads, batch, context, tree;
+  int keys() const { return context + tree; }
+  int blocks() const { return keys() / kBlock + 1; }
+};
+
+struct Attention {
+  DenseAttnDecodeParams decode = {};
+  std::vector<void*> caches;
+  std::vector<void*> owned;
+
+  void run(int call, cudaStream_t stream) {
+    decode.k_ptr = caches[call % caches.size()];
+    decode.stream = stream;
+    sm90::run_flash_splitkv_mla_kernel<cutlass::bfloat16_t>(decode);
+    const int rows = decode.q_seq_per_hk, heads = decode.h_q;
+    CombineParams combine = {decode.b,
+                             decode.s_q,
+                             heads,
+                             kRank,
+                             decode.softmax_lse_ptr,
+                             decode.o_ptr,
+                             rows,
+                             heads,
+                             rows * kRank,
+                             heads * kRank,
+                             kRank,
+                             decode.softmax_lseaccum_ptr,
+                             decode.oaccum_ptr,
+                             rows,
+                             heads,
+                             rows * kRank,
+                             heads * kRank,
+                             kRank,
+                             decode.tile_scheduler_metadata_ptr,
+                             decode.num_splits_ptr,
+                             decode.num_sm_parts,
+                             nullptr,
+                             stream};
+    smxx::decode::run_flash_mla_combine_kernel<cutlass::bfloat16_t>(combine);
+  }
+  template <class T>
+  T* own(size_t count) {
+    owned.push_back(device<T>(count));
+    return static_cast<T*>(owned.back());
+  }
+  ~Attention() {
+    for (void* pointer : owned) cudaFree(pointer);
+  }
+};
+
+void make(Attention& a, const Shape& s, cudaStream_t stream) {
+  int sms = 0;
+  CHECK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
+  DenseAttnDecodeParams& p = a.decode;
+  const int rows = s.tree * s.heads;
+  const size_t cache = size_t(s.batch) * s.blocks() * kBlock * kWidth;
+  const int copies = std::clamp(static_cast<int>(kCacheBytes / (2.0 * cache)) + 1, 2, 512);
+  for (int i = 0; i < copies; ++i) {
+    a.caches.push_back(a.own<__nv_bfloat16>(cache));
+    fill<<<1024, 256, 0, stream>>>(static_cast<__nv_bfloat16*>(a.caches.back()), cache, 11 + i);
+  }
+  auto* q = a.own<__nv_bfloat16>(size_t(s.batch) * rows * kWidth);
+  fill<<<256, 256, 0, stream>>>(q, size_t(s.batch) * rows * kWidth, 5);
+  std::vector<int> lengths(s.batch, s.keys()), table(s.batch * s.blocks());
+  for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int>(i);
+  int* const device_lengths = a.own<int>(s.batch);
+  int* const device_table = a.own<int>(table.size());
+  CHECK(cudaMemcpy(device_lengths, lengths.data(), lengths.size() * 4, cudaMemcpyHostToDevice));
+  CHECK(cudaMemcpy(device_table, table.data(), table.size() * 4, cudaMemcpyHostToDevice));
+  p.b = s.batch, p.s_q = s.tree, p.q_seq_per_hk = rows, p.d = kWidth, p.d_v = kRank;
+  p.h_q = p.q_head_per_hk = s.heads, p.h_k = 1, p.num_blocks = s.batch * s.blocks();
+  p.scale_softmax = 1 / std::sqrt(192.0f), p.scale_softmax_log2 = p.scale_softmax * float(M_LOG2E);
+  p.q_ptr = q, p.o_ptr = a.own<__nv_bfloat16>(size_t(s.batch) * rows * kRank);
+  p.softmax_lse_ptr = a.own<float>(size_t(s.batch) * rows);
+  p.q_batch_stride = int64_t(rows) * kWidth, p.q_row_stride = p.q_head_stride = kWidth;
+  p.k_batch_stride = kBlock * kWidth, p.k_row_stride = p.k_head_stride = kWidth;
+  p.o_batch_stride = int64_t(rows) * kRank, p.o_row_stride = kRank;
+  p.o_head_stride = int64_t(rows) * kRank;
+  p.block_table = device_table, p.block_table_batch_stride = s.blocks();
+  p.page_block_size = kBlock, p.seqlens_k_ptr = device_lengths;
+  p.num_sm_parts = std::max(sms / ((rows + 63) / 64), 1);
+  p.tile_scheduler_metadata_ptr = a.own<DecodingSchedMeta>(p.num_sm_parts);
+  p.num_splits_ptr = a.own<int>(s.batch + 1);
+  p.total_num_splits = s.batch + p.num_sm_parts;
+  p.softmax_lseaccum_ptr = a.own<float>(size_t(p.total_num_splits) * rows);
+  p.oaccum_ptr = a.own<float>(size_t(p.total_num_splits) * rows * kRank);
+  GetDecodeSchedMetaParams plan = {s.batch,
+                                   s.tree,
+                                   64,
+                                   5,
+                                   -1,
+                                   -1,
+                                   nullptr,
+                                   nullptr,
+                                   device_lengths,
+                                   p.tile_scheduler_metadata_ptr,
+                                   p.num_splits_ptr,
+                                   p.num_sm_parts,
+                                   stream};
+  smxx::decode::run_get_decoding_sched_meta_kernel(plan);
+  CHECK(cudaStreamSynchronize(stream));
+}
+
+// The first row's first head against a plain softmax over all keys.
+double check(Attention& a, const Shape& s, cudaStream_t stream) {
+  a.run(0, stream);
+  CHECK(cudaStreamSynchronize(stream));
+  std::vector<__nv_bfloat16> out(kRank);
+  CHECK(cudaMemcpy(out.data(), a.decode.o_ptr, kRank * 2, cudaMemcpyDeviceToHost));
+  std::vector<float> q(kWidth), key(kWidth);
+  for (int c = 0; c < kWidth; ++c) q[c] = value(5, c);
+  std::vector<double> sum(kRank, 0);
+  double total = 0, worst = 0, largest = 0;
+  for (int position = 0; position < s.keys(); ++position) {
+    float score = 0;
+    for (int c = 0; c < kWidth; ++c) {
+      key[c] = value(11, uint64_t(position) * kWidth + c);
+      score += q[c] * key[c];
+    }
+    const double weight = std::exp(double(score) * a.decode.scale_softmax);
+    total += weight;
+    for (int c = 0; c < kRank; ++c) sum[c] += weight * key[c];
+  }
+  for (int c = 0; c < kRank; ++c) {
+    worst = std::max(worst, std::fabs(sum[c] / total - __bfloat162float(out[c])));
+    largest = std::max(largest, std::fabs(sum[c] / total));
+  }
+  return worst / largest;
+}
+
+double time_us(Attention& a, cudaStream_t stream) {
+  const int calls = std::max<int>(16, std::min<int>(a.caches.size(), 200));
+  cudaGraph_t graph;
+  cudaGraphExec_t executable;
+  CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  for (int i = 0; i < calls; ++i) a.run(i, stream);
+  CHECK(cudaStreamEndCapture(stream, &graph));
+  CHECK(cudaGraphInstantiate(&executable, graph, 0));
+  cudaEvent_t begin, end;
+  CHECK(cudaEventCreate(&begin));
+  CHECK(cudaEventCreate(&end));
+  std::vector<float> times;
+  for (int i = 0; i < 11; ++i) {
+    float ms = 0;
+    CHECK(cudaEventRecord(begin, stream));
+    CHECK(cudaGraphLaunch(executable, stream));
+    CHECK(cudaEventRecord(end, stream));
+    CHECK(cudaEventSynchronize(end));
+    CHECK(cudaEventElapsedTime(&ms, begin, end));
+    if (i >= 2) times.push_back(ms * 1000 / calls);
+  }
+  CHECK(cudaGraphExecDestroy(executable));
+  CHECK(cudaGraphDestroy(graph));
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  cudaStream_t stream;
+  CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  std::vector<Shape> shapes;
+  for (const int heads : {8, 64}) {
+    for (const int context : {1024, 8192, 32768, 131072})
+      for (const int tree : {1, 17, 33, 64}) shapes.push_back({heads, 1, context, tree});
+    for (const int context : {8192, 32768, 131072})
+      for (const int tree : {1, 17}) shapes.push_back({heads, 8, context, tree});
+  }
+  std::string json = "{\"peers\": {";
+  for (const Shape& s : shapes) {
+    Attention attention;
+    make(attention, s, stream);
+    const std::string key = "mla tp" + std::to_string(64 / s.heads) +
+                            " B=" + std::to_string(s.batch) + " L=" + std::to_string(s.context) +
+                            " T=" + std::to_string(s.tree);
+    const double error = check(attention, s, stream);
+    if (!(error < 2e-2)) {
+      std::printf("%-28s WRONG: error %.3g\n", key.c_str(), error);
+      return 1;
+    }
+    const double us = time_us(attention, stream);
+    std::printf("%-28s FlashMLA %9.2f us, error %.1e\n", key.c_str(), us, error);
+    std::fflush(stdout);
+    char item[160];
+    std::snprintf(item, sizeof(item), "%s\n \"%s\": [{\"name\": \"FlashMLA\", \"us\": %.3f}]",
+                  &s == &shapes[0] ? "" : ",", key.c_str(), us);
+    json += item;
+  }
+  json += "\n}}\n";
+  if (argc < 2) return 0;
+  std::FILE* const file = std::fopen(argv[1], "w");
+  if (file == nullptr) return 1;
+  std::fputs(json.c_str(), file);
+  return std::fclose(file);
+}
