@@ -55,14 +55,15 @@ struct Run {
   SpeculativeConfig speculative;
   Completion completion;
   double seconds = 0;
+  double idle_us = 0;  // of the device, between two rounds
 };
 
 void print_run(const Run& run, const Run& plain) {
   const RequestStats& stats = run.completion.stats;
   const double tokens = static_cast<double>(run.completion.token_ids.size());
   const double rounds = static_cast<double>(std::max<std::int64_t>(stats.num_rounds, 1));
-  std::printf("%-14s %8.0f %8.0f %14.2f %10.1f %8.2fx   %s\n", run.name, tokens, rounds,
-              (tokens - 1) / rounds, tokens / run.seconds, plain.seconds / run.seconds,
+  std::printf("%-14s %8.0f %8.0f %14.2f %10.1f %8.2fx %8.1f   %s\n", run.name, tokens, rounds,
+              (tokens - 1) / rounds, tokens / run.seconds, plain.seconds / run.seconds, run.idle_us,
               run.completion.token_ids == plain.completion.token_ids ? "identical" : "DIFFERENT");
 }
 
@@ -78,12 +79,16 @@ bool compare_modes(TextSession& session, const SessionFlags& flags,
   for (Run& run : runs) {
     session.engine().set_speculative(run.speculative);
     session.complete(prompt, flags.sampling, {});  // warms caches and the cost curve
+    const EngineMetrics before = session.engine().metrics();
     const auto start = std::chrono::steady_clock::now();
     run.completion = session.complete(prompt, flags.sampling, {});
     run.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const EngineMetrics& after = session.engine().metrics();
+    run.idle_us = static_cast<double>(after.idle_ns - before.idle_ns) / 1e3 /
+                  static_cast<double>(std::max<std::int64_t>(after.num_idle - before.num_idle, 1));
   }
-  std::printf("\n%-14s %8s %8s %14s %10s %9s   %s\n", "mode", "tokens", "rounds", "tokens/round",
-              "tokens/s", "speed", "output");
+  std::printf("\n%-14s %8s %8s %14s %10s %9s %8s   %s\n", "mode", "tokens", "rounds",
+              "tokens/round", "tokens/s", "speed", "idle us", "output");
   bool identical = true;
   for (const Run& run : runs) {
     print_run(run, runs[0]);

@@ -98,6 +98,7 @@ void ServeFlags::add_engine_flags(CLI::App& app) {
   app.add_option("--tensor-parallel-size", tensor_parallel_size);
   app.add_option("--pipeline-parallel-size", pipeline_parallel_size);
   app.add_option("--data-parallel-size", data_parallel_size);
+  app.add_flag("--enforce-eager", engine.enforce_eager, "GPU: no captured rounds, to compare");
   app.add_flag("--enable-prefix-caching", engine.enable_prefix_caching, "on by default");
   app.add_flag("--no-enable-prefix-caching,--disable-radix-cache", no_prefix_caching);
   app.add_flag("--prefix-cache-exact", engine.prefix_cache_exact,
@@ -195,6 +196,7 @@ void ServeFlags::finish() {
     engine.max_num_batched_tokens =
         parse_human_integer(max_batched_tokens, "--max-num-batched-tokens");
   engine.enable_prefix_caching = !no_prefix_caching;
+  engine.capture_at_start = true;
   server.log_requests = enable_log_requests;
   server.reasoning_content = !drop_reasoning_content;
   server.loop.stuck_after = std::chrono::milliseconds(static_cast<int>(stuck_after_s * 1000));

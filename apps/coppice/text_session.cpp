@@ -17,6 +17,10 @@ void SessionFlags::add_to(CLI::App& app) {
   app.add_option("--threads", engine.num_threads, "CPU threads; 0: all that may be used");
   app.add_option("--max-model-len,--context-length", engine.max_model_len,
                  "longest sequence; 0: the model's own");
+  app.add_flag("--enforce-eager", engine.enforce_eager, "GPU: no captured rounds, to compare");
+  app.add_option("--rounds-ahead", engine.max_rounds_ahead,
+                 "rounds launched before results are read; -1: chosen")
+      ->capture_default_str();
   app.add_option("--max-tokens", sampling.max_tokens, "tokens to generate")->capture_default_str();
   app.add_option("--temperature", sampling.temperature, "0 is greedy")->capture_default_str();
   app.add_option("--top-k", sampling.top_k);

@@ -58,6 +58,33 @@ class Backend {
   virtual void download(void* dst, const Tensor& src) = 0;
   virtual void synchronize() = 0;
 
+  // ---- Reading without waiting. Backends that compute at once read at once.
+
+  // Host memory that start_download may fill while the caller goes on.
+  virtual Buffer allocate_host(std::size_t num_bytes) { return Buffer::host(num_bytes); }
+  // Enqueues a copy of a dense tensor to memory of allocate_host. The bytes are there once
+  // wait_for(ticket) has returned; tickets of the last kMaxTickets copies are known.
+  static constexpr std::int64_t kMaxTickets = 16;
+  virtual std::int64_t start_download(void* dst, const Tensor& src) {
+    download(dst, src);
+    return 0;
+  }
+  virtual void wait_for(std::int64_t /*ticket*/) {}
+
+  // ---- Measuring
+
+  // Enqueues: out[0] (i64) = nanoseconds of the device's clock. Nothing where rounds run at once:
+  // there the caller's own clock tells.
+  virtual void write_time(const Tensor& /*out*/) {}
+  // A named range around what is enqueued until pop_range, for profilers.
+  virtual void push_range(const char* /*name*/) {}
+  virtual void pop_range() {}
+  // Bytes free and in all on the device; zeros where that is not a limit.
+  struct Memory {
+    std::size_t free_bytes = 0, total_bytes = 0;
+  };
+  virtual Memory memory() const { return {}; }
+
   // The parts stacked along rows (fused q/kv, gate/up) in this backend's layout. All parts share
   // cols.
   virtual LinearWeight load_linear(std::span<const HostMatrix> parts) = 0;

@@ -19,6 +19,7 @@ constexpr std::int64_t kPlainFirst = 2;  // plain rounds before the first drafte
 // there knowing better matters and costs nothing.
 constexpr double kPlainAgainMin = 16, kPlainAgainMax = 256, kPlainAgain = 320;
 
+constexpr std::int64_t kLookEvery = 4;     // full rounds until more rows are tried
 constexpr std::int64_t kWindow = 48;       // samples of a moving average
 constexpr double kDecay = 0.995;           // of acceptance sums, per sequence and round
 constexpr double kPrior = 8;               // rounds' worth of belief in the drafter's own numbers
@@ -228,6 +229,7 @@ RoundBudgets BudgetController::plan(std::span<const BudgetDemand> demands, std::
     rows += budget;
   }
   round.drafting = rows > count;
+  if (round.cut_by_cost && row_limit_ > 0) rows = std::min(rows, std::max(row_limit_, count));
   round.max_rows = std::min(bucket_at_least(rows), std::max(max_rows_, count));
   return round;
 }
@@ -269,6 +271,16 @@ void BudgetController::observe_round(const RoundCost& cost) {
   if (!cost.automatic) return;
   account.balance =
       std::min(account.balance + earned + kAllowance * std::min(rounds, 8.0), kMaxCredit);
+}
+
+void BudgetController::observe_cut(std::int64_t kept_rows, std::int64_t limit) {
+  recent_rows_[num_cuts_++ % recent_rows_.size()] = kept_rows;
+  row_limit_ = bucket_at_least(*std::max_element(recent_rows_.begin(), recent_rows_.end()));
+  const bool full = kept_rows >= limit;
+  if (!full) times_full_ = 0;
+  // A full round may want more; to look costs a round of the next bucket.
+  if (full && times_full_++ % kLookEvery == 0)
+    row_limit_ = std::max(row_limit_, bucket_at_least(limit + 1));
 }
 
 void BudgetController::observe_catch_up(std::int64_t num_tokens, double ms) {

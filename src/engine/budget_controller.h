@@ -70,6 +70,9 @@ class BudgetController {
   // A drafted round's outcomes come first, then the round.
   void observe_outcome(const DepthOutcome& outcome);
   void observe_round(const RoundCost& cost);
+  // A round of `limit` rows whose cut kept so many of them: where a round costs its limit, the next
+  // one's follows what was kept.
+  void observe_cut(std::int64_t kept_rows, std::int64_t limit);
   // The drafter took in so many tokens' features after a pause.
   void observe_catch_up(std::int64_t num_tokens, double ms);
 
@@ -111,8 +114,12 @@ class BudgetController {
   std::int64_t max_depth_, max_rows_;
   std::array<Step, kNumRowBuckets> steps_;
   std::map<std::int64_t, Account> accounts_;
-  std::int64_t num_sequences_ = 1;  // last planned for
-  double behind_ms_ = 0;            // to take in one token's features
+  std::int64_t num_sequences_ = 1;             // last planned for
+  double behind_ms_ = 0;                       // to take in one token's features
+  std::int64_t row_limit_ = 0;                 // of rounds cut by cost; 0: none
+  std::int64_t times_full_ = 0;                // rounds since that filled it
+  std::array<std::int64_t, 8> recent_rows_{};  // that cuts kept
+  std::size_t num_cuts_ = 0;
   double claimed_ = 0;  // nodes' probabilities in the round whose outcomes are coming in
   double claimed_sum_ = 0, accepted_sum_ = 0;       // decayed
   std::vector<double> predicted_at_, accepted_at_;  // [max_depth + 1], decayed sums

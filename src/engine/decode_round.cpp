@@ -7,54 +7,54 @@
 namespace coppice {
 namespace {
 
-enum GraphKind : std::int32_t { kPropose = 1, kJudge = 2 };
+enum GraphKind : std::int32_t { kRound = 1 };
 
 std::int32_t narrow(std::int64_t value) {
   return static_cast<std::int32_t>(value);
 }
 
 std::int32_t variant_of(const RoundShape& shape) {
-  return (shape.sample.greedy ? 1 : 0) | (shape.sample.log_probs ? 2 : 0) |
-         (shape.sample.top_log_probs ? 4 : 0) | (shape.drafting ? 8 : 0);
+  const SampleOptions& sample = shape.sample;
+  return (sample.greedy ? 1 : 0) | (sample.log_probs ? 2 : 0) | (sample.top_log_probs ? 4 : 0) |
+         (shape.drafting ? 8 : 0) | (shape.cut_by_cost ? 16 : 0);
 }
 
 }  // namespace
 
-void DecodeRound::run(const RoundShape& shape) {
+std::int64_t DecodeRound::launch(const RoundShape& shape) {
   Backend& backend = parts_.backend;
-  verb_ns_ = {};
-  last_mark_ns_ = parts_.clock.now_ns();
-  const std::int32_t variant = (shape.drafting ? 1 : 0) | (shape.cut_by_cost ? 2 : 0);
-  backend.run_graph({kPropose, narrow(shape.batch), narrow(shape.max_rows), variant}, [&] {
+  std::int64_t rows = shape.max_rows;
+  const auto body = [&] {
+    start();
     draft(shape);
     build_trees(shape);
     cut_and_compile(shape);
-  });
-  const std::int64_t rows = rows_to_verify(shape);
-  mark(Verb::kDraft);
-  choices_ = parts_.verifier.outputs(rows, rows);
-  backend.run_graph({kJudge, narrow(shape.batch), narrow(rows), variant_of(shape)}, [&] {
+    rows = rows_to_verify(shape);
     verify(shape, rows);
-    commit(shape);
-  });
+    commit(shape, rows);
+  };
+  if (shape.eager)
+    body();
+  else
+    backend.run_graph({kRound, narrow(shape.batch), narrow(shape.max_rows), variant_of(shape)},
+                      body);
+  choices_ = parts_.verifier.outputs(rows, rows);
   // Without drafts every row is decided, and its features wait until the drafter is wanted.
   if (parts_.drafter_model != nullptr && !shape.drafting)
     parts_.backlog->add(choices_.features, parts_.buffers.positions.rows(0, rows),
                         parts_.buffers.slots.rows(0, rows));
-  parts_.buffers.download_results();
-  mark(Verb::kVerify);
-  num_rows_ = parts_.buffers.host_results.row_offsets.data<std::int32_t>()[shape.batch];
+  return parts_.buffers.start_results(shape.sample.log_probs);
 }
 
 void DecodeRound::draft(const RoundShape& shape) {
   if (shape.drafting) parts_.drafter.draft(draft_batch(shape.batch));
-  mark_within_graph(Verb::kDraft);
+  finish(Verb::kDraft);
 }
 
 void DecodeRound::build_trees(const RoundShape& shape) {
   Drafter& drafter = shape.drafting ? parts_.drafter : parts_.no_drafter;
   drafter.build_tree(draft_batch(shape.batch));
-  mark_within_graph(Verb::kTreeBuild);
+  finish(Verb::kTreeBuild);
 }
 
 void DecodeRound::cut_and_compile(const RoundShape& shape) {
@@ -74,11 +74,12 @@ void DecodeRound::cut_and_compile(const RoundShape& shape) {
                                .path_len = b.path_len.rows(0, shape.max_rows),
                                .path = b.path.rows(0, shape.max_rows),
                                .row_offsets = b.results.row_offsets.rows(0, shape.batch + 1)});
-  mark_within_graph(Verb::kCutAndCompile);
+  finish(Verb::kCutAndCompile);
 }
 
 void DecodeRound::verify(const RoundShape& shape, std::int64_t rows) {
   RoundBuffers& b = parts_.buffers;
+  const Verifier::Choices out = parts_.verifier.outputs(rows, rows);
   const ForwardBatch batch = {.token_ids = b.token_ids.rows(0, rows),
                               .positions = b.positions.rows(0, rows),
                               .slots = b.slots.rows(0, rows),
@@ -90,30 +91,31 @@ void DecodeRound::verify(const RoundShape& shape, std::int64_t rows) {
                                             .max_kv_len = b.sizes().max_blocks * kBlockSize,
                                             .provenance = Provenance::kDecided},
                               .output_rows = {}};
-  parts_.verifier.forward(batch, choices_);
-  parts_.verifier.sample(choices_, b.positions.rows(0, rows), b.seq_of_row.rows(0, rows),
+  parts_.verifier.forward(batch, out);
+  parts_.verifier.sample(out, b.positions.rows(0, rows), b.seq_of_row.rows(0, rows),
                          b.node_of_row.rows(0, rows), trees(shape.batch),
                          parts_.sampling.view(shape.batch), shape.sample);
-  mark_within_graph(Verb::kVerify);
+  finish(Verb::kVerify);
 }
 
-void DecodeRound::commit(const RoundShape& shape) {
+void DecodeRound::commit(const RoundShape& shape, std::int64_t rows) {
   RoundBuffers& b = parts_.buffers;
+  const Verifier::Choices out = parts_.verifier.outputs(rows, rows);
   const std::int64_t slots = shape.batch * b.sizes().max_path;
-  accept(shape.batch, choices_, b.slots);
+  accept(shape.batch, out, b.slots);
   parts_.backend.move_kv({.planes = parts_.cache.planes(),
                           .src = b.move_src.rows(0, slots),
                           .dst = b.move_dst.rows(0, slots)});
   if (parts_.drafter_model != nullptr && shape.drafting) {
     const Tensor features = b.context_features.rows(0, slots);
     parts_.backend.gather_rows(
-        {.src = choices_.features, .rows = b.feature_rows.rows(0, slots), .out = features});
+        {.src = out.features, .rows = b.feature_rows.rows(0, slots), .out = features});
     parts_.drafter_model->append_context(features, b.feature_positions.rows(0, slots),
                                          b.feature_slots.rows(0, slots), *parts_.drafter_cache,
                                          Provenance::kDecided);
   }
-  gather_log_probs(shape.batch, choices_, shape.sample);
-  mark_within_graph(Verb::kCommit);
+  gather_log_probs(shape.batch, out, shape.sample);
+  finish(Verb::kCommit);
 }
 
 void DecodeRound::accept(std::int64_t batch, const Verifier::Choices& out, const Tensor& slots) {
@@ -175,23 +177,41 @@ TreeBuffers DecodeRound::trees(std::int64_t batch) const {
           .counts = all.counts.rows(0, batch)};
 }
 
-// The rows that the cut left. A synchronous backend runs exactly those; elsewhere a captured graph
-// exists for every bucket, and the rest of the bucket is padding.
+// Captured rounds have the rows that were launched, and what the cut left free is padding. Where
+// rounds run at once only the rows that are left are computed.
 std::int64_t DecodeRound::rows_to_verify(const RoundShape& shape) {
+  if (parts_.backend.device() != Device::kCpu) return shape.max_rows;
   std::int32_t rows = 0;
   parts_.backend.download(&rows, parts_.buffers.results.row_offsets.rows(shape.batch, 1));
-  if (parts_.backend.device() == Device::kCpu) return rows;
-  return std::min(bucket_at_least(rows), shape.max_rows);
+  return std::max(rows, 1);  // a round without a live sequence is one of padding
 }
 
-void DecodeRound::mark(Verb verb) {
-  const std::int64_t now = parts_.clock.now_ns();
-  verb_ns_[static_cast<std::size_t>(verb)] += now - last_mark_ns_;
-  last_mark_ns_ = now;
+void DecodeRound::start() {
+  stamp(0);
+  parts_.backend.push_range(name_of(Verb::kDraft));
 }
 
-void DecodeRound::mark_within_graph(Verb verb) {
-  if (parts_.backend.device() == Device::kCpu) mark(verb);
+void DecodeRound::finish(Verb verb) {
+  const std::size_t next = static_cast<std::size_t>(verb) + 1;
+  parts_.backend.pop_range();
+  stamp(next);
+  if (next < kNumVerbs) parts_.backend.push_range(name_of(static_cast<Verb>(next)));
+}
+
+// By the device's clock, or by the engine's where rounds run at once.
+void DecodeRound::stamp(std::size_t i) {
+  const Tensor& times = parts_.buffers.results.times;
+  if (times.device() == Device::kCpu)
+    times.data<std::int64_t>()[i] = parts_.clock.now_ns();
+  else
+    parts_.backend.write_time(times.rows(static_cast<std::int64_t>(i), 1));
+}
+
+std::array<std::int64_t, kNumVerbs> verb_ns(const RoundResults& results) {
+  std::array<std::int64_t, kNumVerbs> ns{};
+  const auto* times = results.times.data<std::int64_t>();
+  for (std::size_t i = 0; i < kNumVerbs; ++i) ns[i] = times[i + 1] - times[i];
+  return ns;
 }
 
 }  // namespace coppice

@@ -18,6 +18,7 @@ struct RoundShape {
   std::int64_t max_rows = 0;  // of the verify step; trees are cut to fit
   bool drafting = false;      // false: every budget is 0
   bool cut_by_cost = false;   // trees are cut to the best bucket of the cost table
+  bool eager = false;         // op by op, never from a captured graph
   SampleOptions sample = {};
 };
 
@@ -36,22 +37,23 @@ struct RoundParts {
   const Clock& clock;
 };
 
+// Time of each verb of a finished round.
+std::array<std::int64_t, kNumVerbs> verb_ns(const RoundResults& results);
+
 class DecodeRound {
  public:
   explicit DecodeRound(const RoundParts& parts) : parts_(parts) {}
 
-  // Runs the five verbs; RoundBuffers::host_results then hold what happened.
-  void run(const RoundShape& shape);
+  // Enqueues the five verbs, one graph, and the copy of what they found. Returns the step, whose
+  // results RoundBuffers has.
+  std::int64_t launch(const RoundShape& shape);
   // The last two verbs' tail, for prefill steps too: emit the choices of `out`, whose rows lie at
   // `slots`, move keys, keep features.
   void accept(std::int64_t batch, const Verifier::Choices& out, const Tensor& slots);
   void gather_log_probs(std::int64_t batch, const Verifier::Choices& out,
                         const SampleOptions& options);
 
-  // Of the last round: time of each verb (where the backend is synchronous), rows of the verify
-  // step without padding, and its logits.
-  const std::array<std::int64_t, kNumVerbs>& verb_ns() const { return verb_ns_; }
-  std::int64_t num_rows() const { return num_rows_; }
+  // Of the last launched round: where its logits are.
   const Verifier::Choices& choices() const { return choices_; }
 
  private:
@@ -59,20 +61,16 @@ class DecodeRound {
   void build_trees(const RoundShape& shape);
   void cut_and_compile(const RoundShape& shape);
   void verify(const RoundShape& shape, std::int64_t rows);
-  void commit(const RoundShape& shape);
+  void commit(const RoundShape& shape, std::int64_t rows);
 
   DraftBatch draft_batch(std::int64_t batch) const;
   TreeBuffers trees(std::int64_t batch) const;
   std::int64_t rows_to_verify(const RoundShape& shape);
-  // Time since the last mark goes to a verb. Within a graph that means something only where ops run
-  // at once; elsewhere the first graph counts as draft, the second as verify.
-  void mark(Verb verb);
-  void mark_within_graph(Verb verb);
+  void start();
+  void finish(Verb verb);
+  void stamp(std::size_t i);
 
   RoundParts parts_;
-  std::array<std::int64_t, kNumVerbs> verb_ns_{};
-  std::int64_t last_mark_ns_ = 0;
-  std::int64_t num_rows_ = 0;
   Verifier::Choices choices_;
 };
 

@@ -43,6 +43,7 @@ struct CommitTrace {
   std::span<const std::int32_t> rows;       // their rows in `logits`; -1: no logits were asked for
   Tensor logits;                            // [num_rows, vocab_size] f32
   const PagedKvCache* cache = nullptr;      // the target's
+  Backend* backend = nullptr;               // to read them with
 };
 using CommitObserver = std::function<void(const CommitTrace&)>;
 

@@ -46,6 +46,7 @@ void EngineConfig::validate() const {
   require("max_num_seqs", max_num_seqs, 1, kMaxRows);
   require("max_num_batched_tokens", max_num_batched_tokens, 1, kMaxRows);
   require("max_verify_rows", max_verify_rows, 1, kMaxRows);
+  require("max_rounds_ahead", max_rounds_ahead, -1, kMaxRoundsAhead);
 }
 
 const char* name_of(SpeculativeMethod method) {

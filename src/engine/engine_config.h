@@ -26,6 +26,8 @@ struct SpeculativeConfig {
   std::int64_t draft_window_size = 4096;  // context that the drafter reads; 0: all
 };
 
+inline constexpr std::int64_t kMaxRoundsAhead = 2;
+
 struct EngineConfig {
   std::string model;              // directory or GGUF file of the target
   std::string speculative_model;  // directory of the DFlash drafter; needed by chain and ddtree
@@ -42,6 +44,11 @@ struct EngineConfig {
   std::int64_t max_num_seqs = 8;    // sequences that run at once
   std::int64_t max_num_batched_tokens = 512;  // rows of a prefill step: the chunk size
   std::int64_t max_verify_rows = 512;         // rows of a decode step
+  // Rounds launched before the results of the one before are read, 0 to 2; -1: as many as hide the
+  // host's work (0 where rounds run at once). Never output-relevant.
+  std::int64_t max_rounds_ahead = -1;
+  bool enforce_eager = false;     // GPU: rounds op by op, never from captured graphs
+  bool capture_at_start = false;  // GPU: every round's graph before the first request
   bool enable_prefix_caching = true;
   bool prefix_cache_exact = false;  // share only blocks that prefill computed: bit-exact output
 

@@ -1,7 +1,9 @@
 // Engine::load: from a configuration to a running engine.
 #include "backend/factory/make_backend.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "engine/engine.h"
+#include "engine/memory_plan.h"
 #include "model/load_model.h"
 
 namespace coppice {
@@ -16,6 +18,13 @@ std::unique_ptr<Engine> Engine::load(const EngineConfig& config, const LoadProgr
   EngineParts parts;
   parts.clock = &kSteadyClock;
   parts.backend = make_backend({.device = config.device, .num_threads = config.num_threads});
+  EngineConfig planned = config;
+  if (const Backend::Memory memory = parts.backend->memory(); memory.total_bytes > 0) {
+    const MemoryPlan plan =
+        plan_memory(config, memory_demand(config, parts.backend->kv_dtype()), memory);
+    if (config.num_kv_blocks == 0) planned.kv_cache_bytes = plan.cache + plan.drafter_cache;
+    log_info("memory: " + plan.describe());
+  }
   // A step has as many rows as a prefill chunk or a verify, a draft pass a block for every
   // sequence.
   constexpr std::int64_t kMaxDraftBlock = 32;
@@ -29,7 +38,7 @@ std::unique_ptr<Engine> Engine::load(const EngineConfig& config, const LoadProgr
   if (!config.speculative_model.empty())
     parts.drafter_model = load_dflash_model(*parts.backend, config.speculative_model, *parts.model,
                                             options, progress);
-  return std::make_unique<Engine>(config, std::move(parts));
+  return std::make_unique<Engine>(planned, std::move(parts));
 }
 
 }  // namespace coppice

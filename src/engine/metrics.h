@@ -24,6 +24,9 @@ struct EngineMetrics {
   std::vector<std::int64_t> accepted_at_depth;  // [depth]: rounds that accepted a node there
   std::array<std::int64_t, kNumVerbs> verb_ns{};
   std::int64_t decode_ns = 0;
+  // Between the end of a round and the start of the next one on the device, where both were
+  // launched without a prefill between them.
+  std::int64_t idle_ns = 0, num_idle = 0;
 
   std::int64_t num_prefill_steps = 0;
   std::int64_t num_prefill_tokens = 0;  // rows computed, resumed sequences' included

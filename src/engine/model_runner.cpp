@@ -10,7 +10,8 @@ namespace {
 
 constexpr std::int64_t kDefaultNgramTokens = 8;
 constexpr std::int64_t kDefaultCacheBytes = std::int64_t{1} << 30;
-constexpr std::int64_t kSpareBlocks = 4;  // of a sequence, for what two rounds may touch
+constexpr std::int32_t kMeasureGraph = 2;  // GraphKey::kind; a round's is 1
+constexpr std::int64_t kSpareBlocks = 4;   // of a sequence, for what two rounds may touch
 
 }  // namespace
 
@@ -74,8 +75,10 @@ std::int64_t ModelRunner::max_nodes_of(const SpeculativeConfig& speculative) con
 
 void ModelRunner::set_speculative(const SpeculativeConfig& speculative) {
   Backend& backend = *parts_.backend;
+  backend.synchronize();  // rounds whose results nobody wants may still run
   backend.forget_graphs();
   round_.reset();
+  results_ = nullptr;
   drafter_ = make_drafter(speculative);
   const bool tree = speculative.method == SpeculativeMethod::kDdtree || parts_.make_drafter;
   const std::int64_t max_nodes =
@@ -137,7 +140,7 @@ void ModelRunner::prefill(std::span<const PrefillChunk> chunks, Provenance prove
                     sampling_->view(batch), options);
   round_->accept(batch, prefill_choices_, b.output_slots);
   round_->gather_log_probs(batch, prefill_choices_, options);
-  b.download_results();
+  results_ = &b.finish_results(b.start_results(options.log_probs));
 }
 
 double ModelRunner::catch_up() {
@@ -148,20 +151,36 @@ double ModelRunner::catch_up() {
   return static_cast<double>(parts_.clock->now_ns() - start) / 1e6;
 }
 
-void ModelRunner::decode(const RoundShape& shape, const RoundBudgets& budgets,
-                         const BudgetController& controller) {
-  Backend& backend = *parts_.backend;
-  RoundBuffers& b = *buffers_;
-  backend.upload(b.budgets.rows(0, shape.batch), budgets.budgets.data());
-  backend.upload(b.min_scores.rows(0, shape.batch), budgets.min_scores.data());
+std::int64_t ModelRunner::launch(const RoundShape& shape, const RoundBudgets& budgets,
+                                 const BudgetController& controller) {
+  RoundBuffers::Control control = {.budgets = budgets.budgets,
+                                   .min_scores = budgets.min_scores,
+                                   .cost_ms = {},
+                                   .calibration = {}};
   if (shape.cut_by_cost) {
-    backend.upload(b.cost_ms, controller.cost_ms().data());
-    backend.upload(b.bucket_rows, kRowBuckets.data());
-    backend.upload(b.calibration, controller.calibration().data());
+    control.cost_ms = controller.cost_ms();
+    control.calibration = controller.calibration();
   }
+  buffers_->send(control);
   COPPICE_CHECK(!shape.drafting || num_behind() == 0, num_behind(), " tokens behind");
   if (backlog_ && !shape.drafting && !backlog_->has_room(shape.max_rows)) catch_up();
-  round_->run(shape);
+  return round_->launch(shape);
+}
+
+void ModelRunner::finish(std::int64_t round) {
+  results_ = &buffers_->finish_results(round);
+}
+
+std::int64_t ModelRunner::batch_bucket(std::int64_t batch) const {
+  // Rounds that run at once have the sequences there are; captured ones are few.
+  if (parts_.backend->device() == Device::kCpu) return batch;
+  return std::min(bucket_at_least(batch), config_.max_num_seqs);
+}
+
+void ModelRunner::capture(const RoundShape& shape) {
+  buffers_->send({.budgets = {}, .min_scores = {}, .cost_ms = {}, .calibration = {}});
+  round_->launch(shape);
+  forget_behind();
 }
 
 double ModelRunner::measure_verify_ms(std::int64_t rows) {
@@ -189,6 +208,7 @@ double ModelRunner::measure_verify_ms(std::int64_t rows) {
                                             .max_kv_len = kBlockSize,
                                             .provenance = Provenance::kDecided},
                               .output_rows = {}};
+  const auto body = [&] { verifier_->forward(batch, verifier_->outputs(rows, rows)); };
   std::vector<double> times;
   for (int repeat = 0; repeat < 5; ++repeat) {
     // Other tokens each time: experts that were just read would be in the processor's cache.
@@ -199,7 +219,11 @@ double ModelRunner::measure_verify_ms(std::int64_t rows) {
     upload(b.token_ids, token_ids);
     parts_.backend->synchronize();
     const std::int64_t start = parts_.clock->now_ns();
-    verifier_->forward(batch, verifier_->outputs(rows, rows));
+    if (config_.enforce_eager)
+      body();
+    else
+      parts_.backend->run_graph(
+          {.kind = kMeasureGraph, .batch = 1, .rows = static_cast<std::int32_t>(rows)}, body);
     parts_.backend->synchronize();
     times.push_back(static_cast<double>(parts_.clock->now_ns() - start) / 1e6);
   }

@@ -16,10 +16,18 @@ class ModelRunner {
   ModelRunner(const EngineConfig& config, EngineParts parts, std::int64_t max_model_len);
 
   // Chunks of one provenance. Afterwards results() tell the first tokens of the chunks that sample.
+  // No round may be in flight.
   void prefill(std::span<const PrefillChunk> chunks, Provenance provenance, std::int64_t batch,
                const SampleOptions& options);
-  void decode(const RoundShape& shape, const RoundBudgets& budgets,
-              const BudgetController& controller);
+  // Enqueues a round and returns its number.
+  std::int64_t launch(const RoundShape& shape, const RoundBudgets& budgets,
+                      const BudgetController& controller);
+  // Waits for a round; results() are its own from then on.
+  void finish(std::int64_t round);
+  // The sequences that round graphs are captured for: places may be empty.
+  std::int64_t batch_bucket(std::int64_t batch) const;
+  // Runs the round once with every place empty, so that its graph is captured.
+  void capture(const RoundShape& shape);
 
   // Tokens whose features the drafter has not taken in, and that work: before it drafts (decode
   // expects it done), and before the blocks of any of them change hands.
@@ -37,10 +45,11 @@ class ModelRunner {
   void set_speculative(const SpeculativeConfig& speculative);
 
   BatchBuilder& places() { return *batch_builder_; }
-  const RoundResults& results() const { return buffers_->host_results; }
+  const RoundResults& results() const { return *results_; }
   const DecodeRound& round() const { return *round_; }
   const Verifier::Choices& prefill_choices() const { return prefill_choices_; }
   const Backend& backend() const { return *parts_.backend; }
+  Backend& backend() { return *parts_.backend; }
   const Model& model() const { return *parts_.model; }
   const Drafter& drafter() const { return *drafter_; }
   const PagedKvCache& cache() const { return *cache_; }
@@ -69,6 +78,7 @@ class ModelRunner {
   std::unique_ptr<Verifier> verifier_;
   std::unique_ptr<BatchBuilder> batch_builder_;
   std::unique_ptr<DecodeRound> round_;
+  const RoundResults* results_ = nullptr;  // of the last step that was waited for
   Verifier::Choices prefill_choices_;
 };
 

@@ -1,7 +1,10 @@
 #include "engine/round_buffers.h"
 
+#include <cstring>
 #include <functional>
 
+#include "engine/metrics.h"
+#include "engine/row_buckets.h"
 #include "sampling/sampling_params.h"
 
 namespace coppice {
@@ -38,7 +41,8 @@ Buffer lay_out(const std::vector<Field>& fields,
 std::vector<Field> result_fields(RoundResults& out, const RoundSizes& sizes) {
   const std::int64_t batch = sizes.max_num_seqs, nodes = sizes.max_nodes + 1;
   const std::int64_t path = sizes.max_path;
-  return {{&out.trees.tokens, DType::kI32, batch, nodes},
+  return {{&out.times, DType::kI64, static_cast<std::int64_t>(kNumVerbs) + 1},
+          {&out.trees.tokens, DType::kI32, batch, nodes},
           {&out.trees.parents, DType::kI32, batch, nodes},
           {&out.trees.depths, DType::kI32, batch, nodes},
           {&out.trees.scores, DType::kF32, batch, nodes},
@@ -53,6 +57,11 @@ std::vector<Field> result_fields(RoundResults& out, const RoundSizes& sizes) {
           {&out.top_log_probs, DType::kF32, batch * path, kMaxLogprobs}};
 }
 
+std::size_t offset_in(const Tensor& tensor, const Buffer& buffer) {
+  return static_cast<std::size_t>(static_cast<const std::byte*>(tensor.raw()) -
+                                  static_cast<const std::byte*>(buffer.data()));
+}
+
 }  // namespace
 
 RoundBuffers::RoundBuffers(Backend& backend, const RoundSizes& sizes)
@@ -61,11 +70,6 @@ RoundBuffers::RoundBuffers(Backend& backend, const RoundSizes& sizes)
   std::vector<Field> fields = {{&anchors, DType::kI32, batch},
                                {&context_len, DType::kI32, batch},
                                {&block_tables, DType::kI32, batch, sizes.max_blocks},
-                               {&budgets, DType::kI32, batch},
-                               {&min_scores, DType::kF32, batch},
-                               {&cost_ms, DType::kF32, sizes.num_buckets},
-                               {&bucket_rows, DType::kI32, sizes.num_buckets},
-                               {&calibration, DType::kF32, path_size},
                                {&path, DType::kI32, rows, path_size}};
   for (Tensor* tensor :
        {&token_ids, &positions, &slots, &seq_of_row, &node_of_row, &kv_len, &path_len})
@@ -80,15 +84,59 @@ RoundBuffers::RoundBuffers(Backend& backend, const RoundSizes& sizes)
         {&context_features, backend.activation_dtype(), batch * path_size, sizes.feature_size});
   const auto on_device = [&](std::size_t bytes) { return backend.allocate(bytes); };
   buffer_ = lay_out(fields, on_device);
+  control_buffer_ = lay_out({{&budgets, DType::kI32, batch},
+                             {&min_scores, DType::kF32, batch},
+                             {&cost_ms, DType::kF32, sizes.num_buckets},
+                             {&bucket_rows, DType::kI32, sizes.num_buckets},
+                             {&calibration, DType::kF32, path_size}},
+                            on_device);
+  host_control_ = Buffer::host(control_buffer_.num_bytes());
+  std::memcpy(on_host(bucket_rows), kRowBuckets.data(), sizeof kRowBuckets);
   results_buffer_ = lay_out(result_fields(results, sizes), on_device);
-  host_buffer_ = lay_out(result_fields(host_results, sizes), Buffer::host);
+  short_bytes_ = offset_in(results.log_probs, results_buffer_);
+  for (HostStep& step : host_steps_)
+    step.buffer = lay_out(result_fields(step.results, sizes),
+                          [&](std::size_t bytes) { return backend.allocate_host(bytes); });
   const std::vector<std::int32_t> nobody(static_cast<std::size_t>(batch), -1);
   backend.upload(anchors, nobody.data());
 }
 
-void RoundBuffers::download_results() {
-  const auto bytes = static_cast<std::int64_t>(results_buffer_.num_bytes());
-  backend_.download(host_buffer_.data(), results_buffer_.tensor(DType::kU8, {bytes}));
+void* RoundBuffers::on_host(const Tensor& control) const {
+  return static_cast<std::byte*>(host_control_.data()) + offset_in(control, control_buffer_);
+}
+
+void RoundBuffers::send(const Control& control) {
+  bool changed = false;
+  const auto set = [&](const Tensor& tensor, const auto& values) {
+    const std::size_t bytes = values.size() * sizeof(values[0]);
+    if (bytes == 0 || std::memcmp(on_host(tensor), values.data(), bytes) == 0) return;
+    std::memcpy(on_host(tensor), values.data(), bytes);
+    changed = true;
+  };
+  set(budgets, control.budgets);
+  set(min_scores, control.min_scores);
+  set(cost_ms, control.cost_ms);
+  set(calibration, control.calibration);
+  if (!changed && control_is_sent_) return;
+  const auto bytes = static_cast<std::int64_t>(control_buffer_.num_bytes());
+  backend_.upload(control_buffer_.tensor(DType::kU8, {bytes}), host_control_.data());
+  control_is_sent_ = true;
+}
+
+std::int64_t RoundBuffers::start_results(bool log_probs) {
+  const std::int64_t number = num_steps_++;
+  HostStep& step = step_of(number);
+  const std::size_t bytes = log_probs ? results_buffer_.num_bytes() : short_bytes_;
+  step.ticket = backend_.start_download(
+      step.buffer.data(), results_buffer_.tensor(DType::kU8, {static_cast<std::int64_t>(bytes)}));
+  return number;
+}
+
+const RoundResults& RoundBuffers::finish_results(std::int64_t number) {
+  COPPICE_CHECK(number < num_steps_ && number + kMaxSteps >= num_steps_, number, " of ",
+                num_steps_);
+  backend_.wait_for(step_of(number).ticket);
+  return step_of(number).results;
 }
 
 }  // namespace coppice

@@ -1,7 +1,8 @@
-// Device memory of prefill steps and decode rounds, at fixed addresses for the engine's life, and
-// the one packed block that comes back after each.
+// Device memory of prefill steps and decode rounds, at fixed addresses for the engine's life, the
+// one block that goes out before a round and the one packed block that comes back after each.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "backend/backend.h"
@@ -21,6 +22,7 @@ struct RoundSizes {
 // What the host reads after a step. The same tensors exist on the device and, at the same offsets,
 // on the host.
 struct RoundResults {
+  Tensor times;  // [kNumVerbs + 1] i64: device nanoseconds before each verb and after the last
   TreeBuffers trees;
   Tensor row_offsets;    // [B + 1] i32
   Tensor accepted_rows;  // [B, max_path] i32
@@ -62,14 +64,43 @@ class RoundBuffers {
   Tensor feature_rows, feature_positions, feature_slots;  // [B * max_path] i32
   Tensor context_features;                                // [B * max_path, feature_size] act
 
-  RoundResults results;       // device
-  RoundResults host_results;  // host, valid after download_results
-  void download_results();
+  // What the host changes from round to round, sent in one copy, and only if something changed.
+  struct Control {
+    std::vector<std::int32_t> budgets;        // [batch]
+    std::vector<float> min_scores;            // [batch]
+    std::vector<float> cost_ms, calibration;  // [num_buckets], [max_path]; empty: the last ones
+  };
+  void send(const Control& control);
+
+  RoundResults results;  // device
+
+  // Steps whose results are on their way or were not read yet: each has a packed block of its own
+  // on the host.
+  static constexpr std::int64_t kMaxSteps = 4;
+  // Enqueues the copy that packs up a step; log-probabilities only if somebody wants them.
+  std::int64_t start_results(bool log_probs);
+  // Waits for the copy of that step. Until kMaxSteps - 1 further ones have started.
+  const RoundResults& finish_results(std::int64_t step);
 
  private:
   Backend& backend_;
   RoundSizes sizes_;
-  Buffer buffer_, results_buffer_, host_buffer_;
+  Buffer buffer_, control_buffer_, results_buffer_;
+  Buffer host_control_;
+  bool control_is_sent_ = false;
+  struct HostStep {
+    Buffer buffer;
+    RoundResults results;
+    std::int64_t ticket = 0;
+  };
+  HostStep& step_of(std::int64_t number) {
+    return host_steps_[static_cast<std::size_t>(number % kMaxSteps)];
+  }
+  void* on_host(const Tensor& control) const;
+
+  std::array<HostStep, kMaxSteps> host_steps_;
+  std::int64_t num_steps_ = 0;
+  std::size_t short_bytes_ = 0;  // of results without log-probabilities
 };
 
 }  // namespace coppice

@@ -36,7 +36,7 @@ void Scheduler::add(std::unique_ptr<Sequence> sequence) {
   insert_by_arrival(waiting_, std::move(sequence));
 }
 
-Sequence* Scheduler::find(RequestId id) {
+Sequence* Scheduler::find(RequestId id) const {
   for (const SequenceList* list : {&running_, &waiting_})
     for (const auto& sequence : *list)
       if (sequence->id == id) return sequence.get();
@@ -53,6 +53,7 @@ void Scheduler::vacate(Sequence& sequence) {
     on_vacate_(sequence.place);
     places_[static_cast<std::size_t>(sequence.place)] = nullptr;
     sequence.place = -1;
+    ++sequence.num_places;
   }
   sequence.table.release();
   sequence.num_computed = 0;
@@ -129,6 +130,19 @@ StepPlan Scheduler::plan() {
   return plan;
 }
 
+bool Scheduler::is_steady() const {
+  const bool admits = !waiting_.empty() && num_running() < std::ssize(places_);
+  if (running_.empty() || admits || batch() != num_running()) return false;
+  std::int64_t missing = 0;
+  for (const auto& sequence : running_) {
+    if (sequence->state != SequenceState::kDecode || sequence->place_changed) return false;
+    const std::int64_t positions = sequence->num_computed + limits_.reserve;
+    missing += std::max<std::int64_t>(
+        0, (positions + kBlockSize - 1) / kBlockSize - std::ssize(sequence->table.blocks()));
+  }
+  return missing <= allocator_.num_available();
+}
+
 void Scheduler::plan_prefill(StepPlan& plan) {
   plan.kind = StepPlan::Kind::kPrefill;
   std::int64_t room = limits_.max_num_batched_tokens;
@@ -180,6 +194,7 @@ void Scheduler::close_gaps() {
     *gap = sequence;
     sequence->place = gap - places_.begin();
     sequence->place_changed = true;
+    ++sequence->num_places;
   }
 }
 

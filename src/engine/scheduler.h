@@ -52,12 +52,15 @@ class Scheduler {
   void remove(Sequence& sequence);
   // Back to the queue, resumes later.
   void preempt(Sequence& sequence);
-  Sequence* find(RequestId id);
+  Sequence* find(RequestId id) const;
   // Any sequence, or null.
   Sequence* first();
   void set_reserve(std::int64_t reserve) { limits_.reserve = reserve; }
 
   StepPlan plan();
+  // True if plan() would be the decode step of all running sequences, at the places they have, and
+  // take nothing from anybody: then it needs no result of the rounds that are in flight.
+  bool is_steady() const;
   // Names the full blocks of the first num_positions in the prefix index, as far as computed.
   void index_blocks(Sequence& sequence, std::int64_t num_positions);
 

@@ -37,9 +37,10 @@ struct Sequence {
   std::int64_t prompt_len = 0;
   std::int64_t num_computed = 0;
   BlockTable table;
-  std::int64_t num_indexed_blocks = 0;   // blocks offered to the prefix index
-  std::int64_t place = -1;               // row of the batch buffers, while it runs
-  bool place_changed = false;            // the device does not know the place yet
+  std::int64_t num_indexed_blocks = 0;  // blocks offered to the prefix index
+  std::int64_t place = -1;              // row of the batch buffers, while it runs
+  std::int64_t num_places = 0;  // that it left: rounds launched before are not its own any more
+  bool place_changed = false;   // the device does not know the place yet
   std::int64_t num_uploaded_blocks = 0;  // of the block table, at this place
   RequestStats stats;
 

@@ -132,19 +132,19 @@ std::unique_ptr<Model> load_model(Backend& backend, const std::string& path,
   return build_model(backend, config, source, options, progress);
 }
 
-void check_loadable(const std::string& path) {
+std::int64_t check_loadable(const std::string& path) {
   const auto check_all = [](CheckpointSource source, const std::vector<WeightSpec>& specs) {
-    for (const WeightSpec& spec : specs) source.check(spec);
+    std::size_t bytes = 0;
+    for (const WeightSpec& spec : specs) bytes += source.check(spec);
     source.check_unused();
+    return static_cast<std::int64_t>(bytes);
   };
   const bool drafter = is_drafter(path);
   const DflashConfig draft_config = drafter ? load_dflash_config(path) : DflashConfig{};
   const ModelConfig config = drafter ? ModelConfig{} : load_model_config(path);
   const Checkpoint checkpoint(path);
-  if (drafter)
-    check_all({checkpoint, drafter_naming(checkpoint)}, list_weights(draft_config));
-  else
-    check_all({checkpoint, naming_of(checkpoint, config)}, list_weights(config));
+  return drafter ? check_all({checkpoint, drafter_naming(checkpoint)}, list_weights(draft_config))
+                 : check_all({checkpoint, naming_of(checkpoint, config)}, list_weights(config));
 }
 
 std::unique_ptr<DflashModel> load_dflash_model(Backend& backend, const std::string& dir,

@@ -20,8 +20,8 @@ std::unique_ptr<Model> load_model(Backend& backend, const std::string& path,
                                   const ProgressCallback& progress = {});
 
 // What load_model checks before it allocates, for a network or a DFlash drafter, from config.json
-// and headers alone. Throws the same Error.
-void check_loadable(const std::string& path);
+// and headers alone. Throws the same Error. Returns the bytes of all weights as they are stored.
+std::int64_t check_loadable(const std::string& path);
 
 // A DFlash drafter for `target`, which must outlive it. Throws when the two do not belong together.
 // Sets the target's feature layers.

@@ -16,6 +16,9 @@ namespace {
 
 using namespace testing;
 
+constexpr std::int64_t kVocabSize = 5376, kMaxLen = 2048;  // of tiny-k2
+constexpr std::int64_t kSeed = 3;  // of the request; strangers have the seeds below
+
 struct Prompt {
   std::string name;
   std::vector<std::int32_t> tokens;
@@ -73,7 +76,7 @@ const std::vector<Prompt>& prompts() {
 Request make_request(const Prompt& prompt, double temperature) {
   Request request{.prompt_token_ids = prompt.tokens};
   request.sampling.temperature = temperature;
-  request.sampling.seed = 1234;
+  request.sampling.seed = kSeed;
   request.sampling.max_tokens = wide_run() > 0 ? 128 : 48;
   request.sampling.ignore_eos = true;
   if (temperature > 0) {
@@ -98,6 +101,7 @@ Trail decode(Engine& engine, const Way& way, const Request& request) {
     const auto name = kGoldenPrompts[static_cast<std::size_t>(i % 4 + 2)];
     Request stranger = greedy(golden_prompt(name), 30 + 11 * i);
     stranger.sampling.temperature = i % 2 == 0 ? 0.9 : 0;
+    stranger.sampling.seed = i;
     stranger.ddtree_budget = 5 * i;
     add(engine, stranger, *others.emplace_back(std::make_unique<Finished>()));
   }
@@ -115,6 +119,10 @@ Trail decode(Engine& engine, const Way& way, const Request& request) {
   trail.stats = result.stats;
   engine.set_commit_observer({});
   return trail;
+}
+
+std::unique_ptr<Backend> eager(std::unique_ptr<Backend> inner) {
+  return std::make_unique<EagerBackend>(std::move(inner));
 }
 
 std::vector<Way> ways() {
@@ -138,12 +146,19 @@ std::vector<Way> ways() {
        {.speculative = tree(8), .enable_prefix_caching = true, .prefix_cache_exact = true},
        2,
        {3, 12}},
+      {"tree, op by op", {.speculative = tree(16), .wrap_backend = eager}},
+      {"tree with strangers, op by op", {.speculative = tree(16), .wrap_backend = eager}, 3},
       {"tight cache", {.speculative = tree(16), .num_kv_blocks = 12}, 3},
   };
   return all;
 }
 
-class ExactnessTest : public ::testing::TestWithParam<double> {};
+class ExactnessTest : public ::testing::TestWithParam<double> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = why_no_device(); !why.empty()) GTEST_SKIP() << why;
+  }
+};
 
 TEST_P(ExactnessTest, EveryWayLeavesTheSameBits) {
   auto reference = make_tiny_engine({.speculative = plain()});
@@ -182,22 +197,28 @@ TEST_P(ExactnessTest, EveryWayLeavesTheSameBits) {
   EXPECT_TRUE(cached > 0 || wide_run() > 0);
 }
 
+constexpr std::int64_t kOracleBudget = 24;
+
 TEST_P(ExactnessTest, ScatteredPathsOfAnOracleLeaveTheSameBits) {
   auto reference = make_tiny_engine({.speculative = plain()});
   for (const Prompt& prompt : prompts()) {
     const Request request = make_request(prompt, GetParam());
     const Trail expected = decode(*reference, {}, request);
-    auto script = std::make_shared<OracleScript>();
-    std::vector<std::int32_t>& truth = script->tokens_of_seed[*request.sampling.seed];
-    truth = prompt.tokens;
+    std::vector<std::int32_t> truth = prompt.tokens;
     truth.insert(truth.end(), expected.tokens.begin(), expected.tokens.end());
-    auto engine = make_tiny_engine({.speculative = tree(24), .make_drafter = [&](Backend&) {
-                                      return std::make_unique<OracleDrafter>(script);
-                                    }});
+    auto oracle = std::make_shared<Oracle>(kSeed + 1, kMaxLen, kVocabSize);
+    oracle->learn(kSeed, truth);
+    auto engine = make_tiny_engine(
+        {.speculative = tree(kOracleBudget), .make_drafter = [&](Backend& backend) {
+           return std::make_unique<OracleDrafter>(backend, oracle, 4);
+         }});
     const Trail trail = decode(*engine, {.name = "", .options = {}, .num_strangers = 1}, request);
     EXPECT_FALSE(compare(expected, trail)) << prompt.name << ": " << compare(expected, trail).what;
-    EXPECT_GT(static_cast<double>(trail.stats.num_accepted_tokens),
-              1.0 * static_cast<double>(trail.stats.num_rounds));
+    const Oracle::Expected planted =
+        oracle->expect(kSeed, truth, std::ssize(prompt.tokens), kOracleBudget);
+    EXPECT_EQ(trail.stats.num_rounds, planted.rounds);
+    EXPECT_EQ(trail.stats.num_accepted_tokens, planted.accepted);
+    EXPECT_GT(planted.accepted, planted.rounds);
   }
 }
 
@@ -246,12 +267,14 @@ class FaultyBackend : public OpRecorder {
     ForwardingBackend::compile_tree(args);
     verifying_ = true;
     if (fault_ != Fault::kSiblingKey) return;
-    for (std::int64_t t = 1; t < args.path_len.shape(0); ++t) {
-      const std::int32_t len = args.path_len.data<std::int32_t>()[t];
-      const std::int32_t before = args.slots.data<std::int32_t>()[t - 1];
-      if (len > 2 && args.path.row<std::int32_t>(t)[len - 2] != before)
-        args.path.row<std::int32_t>(t)[len - 2] = before;
-    }
+    const auto lengths = read_values<std::int32_t>(*this, args.path_len);
+    const auto slots = read_values<std::int32_t>(*this, args.slots);
+    auto paths = read_values<std::int32_t>(*this, args.path);
+    const auto max_path = static_cast<std::size_t>(args.path.shape(1));
+    for (std::size_t t = 1; t < lengths.size(); ++t)
+      if (lengths[t] > 2)
+        paths[t * max_path + static_cast<std::size_t>(lengths[t]) - 2] = slots[t - 1];
+    upload(args.path, paths.data());
   }
   void accept_path(const AcceptPathArgs& args) override {
     OpRecorder::accept_path(args);
@@ -260,14 +283,29 @@ class FaultyBackend : public OpRecorder {
 
  private:
   // One element of every row, by more than the rounding of what follows.
-  static void nudge(const Tensor& out) {
-    for (std::int64_t t = 0; t < out.shape(0); ++t) out.row<float>(t)[0] += 0.02f;
+  void nudge(const Tensor& out) {
+    std::vector<std::byte> bytes = read_bytes(*this, out);
+    const std::size_t step = bytes.size() / static_cast<std::size_t>(out.shape(0));
+    for (std::size_t at = 0; at < bytes.size(); at += step)
+      if (out.dtype() == DType::kF32)
+        add_to<float>(&bytes[at], [](float x) { return x + 0.02f; });
+      else
+        add_to<bf16>(&bytes[at], [](bf16 x) { return to_bf16(to_float(x) + 0.02f); });
+    upload(out, bytes.data());
+  }
+  template <typename T, typename Change>
+  static void add_to(std::byte* at, Change change) {
+    T value;
+    std::memcpy(&value, at, sizeof value);
+    value = change(value);
+    std::memcpy(at, &value, sizeof value);
   }
   bool verifying_ = false;
   Fault fault_;
 };
 
 TEST(ExactnessFaultTest, PlantedFaultsAreFoundAndTheFirstOpIsNamed) {
+  if (const std::string why = why_no_device(); !why.empty()) GTEST_SKIP() << why;
   const Request request = make_request(prompts()[0], 0);
   OpRecorder* reference_ops = nullptr;
   auto reference = make_tiny_engine({.speculative = plain(), .wrap_backend = [&](auto inner) {
@@ -296,7 +334,7 @@ TEST(ExactnessFaultTest, PlantedFaultsAreFoundAndTheFirstOpIsNamed) {
                             << " was not found";
     ASSERT_GE(difference.position, 0) << difference.what;
     const std::string first = OpRecorder::first_difference(
-        reference_ops->ops(1234, difference.position), ops->ops(1234, difference.position));
+        reference_ops->ops(kSeed, difference.position), ops->ops(kSeed, difference.position));
     EXPECT_NE(first.find(op), std::string::npos) << "first differing op: " << first;
   }
 }

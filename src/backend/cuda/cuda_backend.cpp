@@ -1,7 +1,10 @@
 #include "backend/cuda/cuda_backend.h"
 
+#include <nvtx3/nvToolsExt.h>
+
 #include "backend/cuda/cuda_backend_impl.h"
 #include "backend/cuda/cuda_weights.h"
+#include "kernels/clock/write_time.h"
 
 namespace coppice {
 
@@ -17,6 +20,35 @@ ExpertWeights CudaBackend::load_experts(std::span<const ExpertSource> experts) {
           .hidden_size = experts[0].gate.cols,
           .intermediate_size = experts[0].gate.rows,
           .packed = upload_experts(experts, stream())};
+}
+
+std::int64_t CudaBackend::start_download(void* dst, const Tensor& src) {
+  cuda_check(cudaMemcpyAsync(dst, src.raw(), static_cast<std::size_t>(src.num_bytes()),
+                             cudaMemcpyDeviceToHost, stream()),
+             "download");
+  return tickets_.mark(stream());
+}
+
+void CudaBackend::wait_for(std::int64_t ticket) {
+  tickets_.wait_for(ticket);
+}
+
+void CudaBackend::write_time(const Tensor& out) {
+  cuda_check(kernels::write_time(out.data<std::int64_t>(), stream()), "write_time");
+}
+
+void CudaBackend::push_range(const char* name) {
+  nvtxRangePushA(name);
+}
+
+void CudaBackend::pop_range() {
+  nvtxRangePop();
+}
+
+Backend::Memory CudaBackend::memory() const {
+  Memory memory;
+  cuda_check(cudaMemGetInfo(&memory.free_bytes, &memory.total_bytes), "free memory");
+  return memory;
 }
 
 std::unique_ptr<Backend> make_cuda_backend(int device_index) {

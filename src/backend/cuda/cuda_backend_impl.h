@@ -51,6 +51,14 @@ class CudaBackend final : public Backend {
   const CudaDevice& cuda_device() const { return device_; }
   void synchronize() override { cuda_check(cudaStreamSynchronize(stream()), "synchronize"); }
 
+  Buffer allocate_host(std::size_t num_bytes) override { return allocate_pinned(num_bytes); }
+  std::int64_t start_download(void* dst, const Tensor& src) override;
+  void wait_for(std::int64_t ticket) override;
+  void write_time(const Tensor& out) override;
+  void push_range(const char* name) override;
+  void pop_range() override;
+  Memory memory() const override;
+
   LinearWeight load_linear(std::span<const HostMatrix> parts) override;
   ExpertWeights load_experts(std::span<const ExpertSource> experts) override;
 
@@ -107,6 +115,7 @@ class CudaBackend final : public Backend {
 
   CudaDevice device_;
   Stream stream_;
+  CudaTickets tickets_{kMaxTickets};
   // Each kernel family keeps counters at the front of its own workspace, zero between calls.
   CudaWorkspace moe_workspace_{stream()}, mla_workspace_{stream()}, gqa_workspace_{stream()},
       top_k_workspace_{stream()}, greedy_workspace_{stream()}, counts_workspace_{stream()},

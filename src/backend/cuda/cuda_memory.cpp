@@ -1,6 +1,7 @@
 #include "backend/cuda/cuda_memory.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 
 #include "backend/cuda/cuda_check.h"
@@ -21,6 +22,32 @@ Buffer allocate_device(std::size_t num_bytes, cudaStream_t stream) {
   Buffer buffer(data, num_bytes, Device::kCuda, [](void* pointer) { cudaFree(pointer); });
   cuda_check(cudaMemsetAsync(data, 0, num_bytes, stream), "clear memory");
   return buffer;
+}
+
+Buffer allocate_pinned(std::size_t num_bytes) {
+  void* data = nullptr;
+  cuda_check(cudaMallocHost(&data, std::max<std::size_t>(num_bytes, 1)), "page-locked memory");
+  std::memset(data, 0, num_bytes);
+  return Buffer(data, num_bytes, Device::kCpu, [](void* pointer) { cudaFreeHost(pointer); });
+}
+
+CudaTickets::CudaTickets(std::int64_t count) : events_(static_cast<std::size_t>(count)) {
+  for (cudaEvent_t& event : events_)
+    cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "create event");
+}
+
+CudaTickets::~CudaTickets() {
+  for (const cudaEvent_t event : events_) cudaEventDestroy(event);
+}
+
+std::int64_t CudaTickets::mark(cudaStream_t stream) {
+  cuda_check(cudaEventRecord(event_of(next_), stream), "record event");
+  return next_++;
+}
+
+void CudaTickets::wait_for(std::int64_t ticket) const {
+  COPPICE_CHECK(ticket < next_ && ticket + std::ssize(events_) >= next_, ticket, " of ", next_);
+  cuda_check(cudaEventSynchronize(event_of(ticket)), "wait for a round");
 }
 
 void* CudaWorkspace::get(std::size_t num_bytes) {

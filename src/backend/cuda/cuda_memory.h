@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "tensor/buffer.h"
@@ -13,6 +14,29 @@ namespace coppice {
 
 // Zero-filled; throws Error(kOutOfMemory) with the bytes asked for and free.
 Buffer allocate_device(std::size_t num_bytes, cudaStream_t stream);
+
+// Page-locked host memory, zero-filled: copies to it do not hold up the caller.
+Buffer allocate_pinned(std::size_t num_bytes);
+
+// Numbered points of a stream that the host may wait for.
+class CudaTickets {
+ public:
+  explicit CudaTickets(std::int64_t count);
+  ~CudaTickets();
+  CudaTickets(const CudaTickets&) = delete;
+  CudaTickets& operator=(const CudaTickets&) = delete;
+
+  std::int64_t mark(cudaStream_t stream);
+  // Only of the last `count` marks.
+  void wait_for(std::int64_t ticket) const;
+
+ private:
+  cudaEvent_t event_of(std::int64_t ticket) const {
+    return events_[static_cast<std::size_t>(ticket) % events_.size()];
+  }
+  std::vector<cudaEvent_t> events_;
+  std::int64_t next_ = 0;
+};
 
 // Scratch memory shared by all kernels of one stream. Grows only while rounds run eagerly; earlier
 // areas stay allocated, because graphs captured with them keep their addresses. New areas are

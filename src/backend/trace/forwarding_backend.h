@@ -20,6 +20,15 @@ class ForwardingBackend : public Backend {
   void upload(const Tensor& dst, const void* src) override { inner_->upload(dst, src); }
   void download(void* dst, const Tensor& src) override { inner_->download(dst, src); }
   void synchronize() override { inner_->synchronize(); }
+  Buffer allocate_host(std::size_t num_bytes) override { return inner_->allocate_host(num_bytes); }
+  std::int64_t start_download(void* dst, const Tensor& src) override {
+    return inner_->start_download(dst, src);
+  }
+  void wait_for(std::int64_t ticket) override { inner_->wait_for(ticket); }
+  void write_time(const Tensor& out) override { inner_->write_time(out); }
+  void push_range(const char* name) override { inner_->push_range(name); }
+  void pop_range() override { inner_->pop_range(); }
+  Memory memory() const override { return inner_->memory(); }
   LinearWeight load_linear(std::span<const HostMatrix> parts) override {
     return inner_->load_linear(parts);
   }

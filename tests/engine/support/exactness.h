@@ -1,9 +1,10 @@
 // What one request left behind, bit for bit, and where two such trails part.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <map>
-#include <sstream>
+#include <set>
 
 #include "tests/engine/support/tiny_engine.h"
 #include "tests/support/forwarding_backend.h"
@@ -28,6 +29,34 @@ struct RowHash {
   std::uint64_t logits = 0;  // 0: not computed
 };
 
+// The bytes of a tensor on any device; rows may have gaps. Waits.
+inline std::vector<std::byte> read_bytes(Backend& backend, const Tensor& tensor) {
+  const std::size_t row_bytes =
+      static_cast<std::size_t>(tensor.row_size()) * size_of(tensor.dtype());
+  std::vector<std::byte> bytes(row_bytes * static_cast<std::size_t>(tensor.shape(0)));
+  if (tensor.is_dense()) {
+    if (!bytes.empty()) backend.download(bytes.data(), tensor);
+    return bytes;
+  }
+  for (std::int64_t i = 0; i < tensor.shape(0); ++i)
+    backend.download(bytes.data() + static_cast<std::size_t>(i) * row_bytes, tensor.rows(i, 1));
+  return bytes;
+}
+
+template <typename T>
+std::vector<T> read_values(Backend& backend, const Tensor& tensor) {
+  std::vector<T> values(static_cast<std::size_t>(tensor.num_elements()));
+  if (!values.empty()) backend.download(values.data(), tensor);
+  return values;
+}
+
+// Runs rounds op by op, never from a captured graph.
+class EagerBackend : public ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+  void run_graph(const GraphKey&, const std::function<void()>& body) override { body(); }
+};
+
 struct Trail {
   std::vector<std::int32_t> tokens;
   std::map<std::int64_t, RowHash> rows;  // by position
@@ -35,27 +64,32 @@ struct Trail {
   std::string breach;  // a row recomputed after a preemption that came out differently
 };
 
-// Fills trails by request while it observes an engine on host memory.
+// Fills trails by request while it observes an engine. Positions before `begin` are left out.
 class TrailRecorder {
  public:
-  explicit TrailRecorder(Engine& engine) {
+  explicit TrailRecorder(Engine& engine, std::int64_t begin = 0) : begin_(begin) {
     engine.set_commit_observer([this](const CommitTrace& trace) { record(trace); });
   }
+  // Only these requests' rows; all without a call.
+  void watch(RequestId id) { watched_.insert(id); }
   Trail& trail(RequestId id) { return trails_[id]; }
 
  private:
   void record(const CommitTrace& trace) {
+    if (!watched_.empty() && !watched_.contains(trace.id)) return;
     Trail& trail = trails_[trace.id];
-    for (std::size_t i = 0; i < trace.slots.size(); ++i) {
-      RowHash row{.kv = 17, .logits = 0};
-      for (const Tensor& plane : trace.cache->planes()) {
-        const std::int64_t n = plane.shape(2);
-        row.kv = hash_bytes(plane.data<float>() + trace.slots[i] * n,
-                            static_cast<std::size_t>(n) * sizeof(float), row.kv);
+    const std::size_t count = trace.slots.size();
+    std::vector<RowHash> rows(count, RowHash{.kv = 17, .logits = 0});
+    const auto skipped = static_cast<std::size_t>(
+        std::clamp<std::int64_t>(begin_ - trace.position, 0, static_cast<std::int64_t>(count)));
+    for (const Tensor& plane : trace.cache->planes()) hash_plane(trace, plane, skipped, rows);
+    for (std::size_t i = skipped; i < count; ++i) {
+      RowHash& row = rows[i];
+      if (trace.rows[i] >= 0) {
+        const std::vector<std::byte> bytes =
+            read_bytes(*trace.backend, trace.logits.rows(trace.rows[i], 1));
+        row.logits = hash_bytes(bytes.data(), bytes.size());
       }
-      if (trace.rows[i] >= 0)
-        row.logits = hash_bytes(trace.logits.row<float>(trace.rows[i]),
-                                static_cast<std::size_t>(trace.logits.row_size()) * sizeof(float));
       const std::int64_t position = trace.position + static_cast<std::int64_t>(i);
       const auto [known, is_new] = trail.rows.emplace(position, row);
       if (is_new) continue;
@@ -65,6 +99,22 @@ class TrailRecorder {
     }
   }
 
+  // Slots that follow each other are read at once.
+  static void hash_plane(const CommitTrace& trace, const Tensor& plane, std::size_t begin,
+                         std::vector<RowHash>& rows) {
+    const Tensor slots = plane.reshape({plane.shape(0) * plane.shape(1), plane.shape(2)});
+    const std::size_t row_bytes = static_cast<std::size_t>(plane.shape(2)) * size_of(plane.dtype());
+    for (std::size_t i = begin, end; i < rows.size(); i = end) {
+      for (end = i + 1; end < rows.size() && trace.slots[end] == trace.slots[end - 1] + 1;) ++end;
+      const std::vector<std::byte> bytes = read_bytes(
+          *trace.backend, slots.rows(trace.slots[i], static_cast<std::int64_t>(end - i)));
+      for (std::size_t row = i; row < end; ++row)
+        rows[row].kv = hash_bytes(bytes.data() + (row - i) * row_bytes, row_bytes, rows[row].kv);
+    }
+  }
+
+  std::int64_t begin_;
+  std::set<RequestId> watched_;
   std::map<RequestId, Trail> trails_;
 };
 
@@ -112,9 +162,12 @@ class OpRecorder : public ForwardingBackend {
   }
   const Ops& ops(std::int64_t seed, std::int64_t position) { return decided_[{seed, position}]; }
 
+  // It reads back between ops.
+  void run_graph(const GraphKey&, const std::function<void()>& body) override { body(); }
+
   void embed(const EmbedArgs& args) override {
     ForwardingBackend::embed(args);
-    pass_.clear();
+    begin_pass();
     note("embed", args.out);
   }
   void rms_norm(const RmsNormArgs& args) override {
@@ -155,12 +208,16 @@ class OpRecorder : public ForwardingBackend {
   }
   void accept_path(const AcceptPathArgs& args) override {
     ForwardingBackend::accept_path(args);
-    for (std::int64_t b = 0; b < args.num_emitted.shape(0); ++b)
-      for (std::int64_t i = 0; i < args.num_emitted.data<std::int32_t>()[b]; ++i) {
-        const auto row = static_cast<std::size_t>(args.accepted_rows.row<std::int32_t>(b)[i]);
-        Ops& ops =
-            decided_[{args.sampling.seed.data<std::int64_t>()[b],
-                      args.feature_positions.data<std::int32_t>()[b * args.emitted.shape(1) + i]}];
+    const auto counts = read_values<std::int32_t>(*this, args.num_emitted);
+    const auto rows = read_values<std::int32_t>(*this, args.accepted_rows);
+    const auto positions = read_values<std::int32_t>(*this, args.feature_positions);
+    const auto seeds = read_values<std::int64_t>(*this, args.sampling.seed);
+    const auto max_path = static_cast<std::size_t>(args.emitted.shape(1));
+    for (std::size_t b = 0; b < counts.size(); ++b)
+      for (std::size_t i = b * max_path; i < b * max_path + static_cast<std::size_t>(counts[b]);
+           ++i) {
+        const auto row = static_cast<std::size_t>(rows[i]);
+        Ops& ops = decided_[{seeds[b], positions[i]}];
         ops.clear();
         for (const auto& [name, hashes] : verified_)
           if (row < hashes.size()) ops.emplace_back(name, hashes[row]);
@@ -168,11 +225,13 @@ class OpRecorder : public ForwardingBackend {
   }
 
  protected:
+  void begin_pass() { pass_.clear(); }
   void note(const std::string& name, const Tensor& out) {
+    const std::vector<std::byte> bytes = read_bytes(*this, out);
+    const auto count = static_cast<std::size_t>(out.shape(0));
     std::vector<std::uint64_t> hashes;
-    for (std::int64_t t = 0; t < out.shape(0); ++t)
-      hashes.push_back(
-          hash_bytes(out.row<float>(t), static_cast<std::size_t>(out.row_size()) * sizeof(float)));
+    for (std::size_t t = 0; t < count; ++t)
+      hashes.push_back(hash_bytes(bytes.data() + t * (bytes.size() / count), bytes.size() / count));
     pass_.emplace_back(name, std::move(hashes));
   }
 

@@ -1,6 +1,7 @@
 // Engines over the shipped tiny-k2, and requests run to their end.
 #pragma once
 
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
@@ -8,15 +9,33 @@
 
 #include "backend/factory/make_backend.h"
 #include "base/clock.h"
+#include "base/error.h"
 #include "engine/engine.h"
 #include "model/load_model.h"
 #include "tests/support/golden_file.h"
 
 namespace coppice::testing {
 
+// COPPICE_TEST_DEVICE runs the engine's tests on another device.
+inline std::string test_device() {
+  const char* const device = std::getenv("COPPICE_TEST_DEVICE");
+  return device == nullptr ? "cpu" : device;
+}
+
+// Why this machine or build cannot run them; empty when it can.
+inline std::string why_no_device() {
+  try {
+    make_backend({.device = test_device()});
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kUnsupported) throw;
+    return error.what();
+  }
+  return {};
+}
+
 struct TinyOptions {
   std::string model = kTinyK2;
-  std::string device = "cpu";
+  std::string device = test_device();
   int num_threads = 1;
   SpeculativeConfig speculative = {};
   std::int64_t max_num_seqs = 4;
@@ -25,6 +44,7 @@ struct TinyOptions {
   std::int64_t num_kv_blocks = 0;
   bool enable_prefix_caching = false;
   bool prefix_cache_exact = false;
+  std::int64_t max_rounds_ahead = -1;
   std::function<std::unique_ptr<Drafter>(Backend&)> make_drafter = {};
   std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> wrap_backend = {};
 };
@@ -54,6 +74,7 @@ inline std::unique_ptr<Engine> make_tiny_engine(const TinyOptions& options) {
   config.num_kv_blocks = options.num_kv_blocks;
   config.enable_prefix_caching = options.enable_prefix_caching;
   config.prefix_cache_exact = options.prefix_cache_exact;
+  config.max_rounds_ahead = options.max_rounds_ahead;
   EngineParts parts;
   parts.clock = &kStillClock;
   parts.backend = make_backend({.device = options.device, .num_threads = options.num_threads});

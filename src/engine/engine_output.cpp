@@ -1,0 +1,129 @@
+// Results of a step become tokens, traces and callbacks.
+#include <algorithm>
+
+#include "engine/engine_impl.h"
+
+namespace coppice {
+namespace {
+
+EndReason end_reason_of(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kNone:
+      return EndReason::kNone;
+    case FinishReason::kStop:
+      return EndReason::kStop;
+    case FinishReason::kLength:
+      return EndReason::kLength;
+    case FinishReason::kNotFinite:
+      return EndReason::kError;
+  }
+  return EndReason::kError;
+}
+
+}  // namespace
+
+TokenLogprob Engine::Impl::read_logprob(const Sequence& sequence, std::int64_t i) const {
+  const RoundResults& results = runner_.results();
+  const std::int64_t row = sequence.place * runner_.max_path() + i;
+  TokenLogprob logprob{.logprob = results.log_probs.data<float>()[row], .top = {}};
+  for (std::int64_t rank = 0; rank < sequence.request.sampling.logprobs.value_or(0); ++rank)
+    logprob.top.emplace_back(results.top_ids.row<std::int32_t>(row)[rank],
+                             results.top_log_probs.row<float>(row)[rank]);
+  return logprob;
+}
+
+// What the step emitted for one sequence becomes its own.
+void Engine::Impl::take_tokens(Sequence& sequence, bool decoded) {
+  const RoundResults& results = runner_.results();
+  const std::int64_t place = sequence.place;
+  const std::int32_t count = results.num_emitted.data<std::int32_t>()[place];
+  const std::span<const std::int32_t> emitted(results.emitted.row<std::int32_t>(place),
+                                              static_cast<std::size_t>(count));
+  PendingOutput output;
+  for (std::int64_t i = 0; sequence.request.sampling.logprobs && i < count; ++i)
+    output.logprobs.push_back(read_logprob(sequence, i));
+  const std::int64_t position = sequence.num_computed;
+  sequence.tokens.insert(sequence.tokens.end(), emitted.begin(), emitted.end());
+  RequestStats& stats = sequence.stats;
+  if (decoded) {
+    sequence.num_computed += count;
+    if (commit_observer)
+      trace_commit(sequence, position,
+                   {results.accepted_rows.row<std::int32_t>(place), emitted.size()},
+                   runner_.round().choices().logits);
+    if (round_observer) trace_round(sequence, emitted);
+    ++stats.num_rounds;
+    stats.num_draft_tokens += results.trees.counts.data<std::int32_t>()[place];
+    stats.num_accepted_tokens += std::max(count - 1, 0);
+  }
+  stats.num_output_tokens = sequence.num_output();
+  if (stats.first_token_ns == 0) stats.first_token_ns = clock_.now_ns();
+  output.end_reason =
+      end_reason_of(static_cast<FinishReason>(results.finish_reason.data<std::int32_t>()[place]));
+  if (output.end_reason == EndReason::kStop) output.stop_token_id = emitted.back();
+  if (output.end_reason == EndReason::kError) ++metrics_.num_not_finite;
+  if (output.end_reason != EndReason::kNone) {
+    stats.end_ns = clock_.now_ns();
+    ended_.push_back(sequence.id);
+  }
+  output.id = sequence.id;
+  output.callback = sequence.callback;
+  output.token_ids.assign(emitted.begin(), emitted.end());
+  output.stats = stats;
+  pending_.push_back(std::move(output));
+}
+
+void Engine::Impl::trace_commit(const Sequence& sequence, std::int64_t position,
+                                std::span<const std::int32_t> rows, const Tensor& logits) {
+  std::vector<std::int32_t> slots;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const std::int64_t at = position + static_cast<std::int64_t>(i);
+    const std::int64_t block = sequence.table.blocks()[static_cast<std::size_t>(at / kBlockSize)];
+    slots.push_back(static_cast<std::int32_t>(block * kBlockSize + at % kBlockSize));
+  }
+  commit_observer(
+      {.id = sequence.id,
+       .position = position,
+       .token_ids =
+           std::span(sequence.tokens).subspan(static_cast<std::size_t>(position), rows.size()),
+       .slots = slots,
+       .rows = rows,
+       .logits = logits,
+       .cache = &runner_.cache(),
+       .backend = &runner_.backend()});
+}
+
+void Engine::Impl::trace_round(const Sequence& sequence,
+                               std::span<const std::int32_t> emitted) const {
+  RoundTrace trace{.id = sequence.id,
+                   .position = sequence.num_computed - std::ssize(emitted),
+                   .tree = read_tree(runner_.results().trees, sequence.place),
+                   .accepted = {},
+                   .emitted = emitted};
+  trace.accepted = trace.tree.path_of(emitted);
+  round_observer(trace);
+}
+
+void Engine::Impl::deliver() {
+  const std::vector<PendingOutput> outputs = std::exchange(pending_, {});
+  for (const PendingOutput& output : outputs) {
+    if (scheduler_.find(output.id) == nullptr) continue;  // cancelled by another's callback
+    output.callback({.id = output.id,
+                     .token_ids = output.token_ids,
+                     .logprobs = output.logprobs,
+                     .end_reason = output.end_reason,
+                     .stop_token_id = output.stop_token_id,
+                     .stats = &output.stats});
+  }
+  for (const RequestId id : std::exchange(ended_, {})) {
+    Sequence* sequence = scheduler_.find(id);
+    if (sequence == nullptr) continue;
+    ++metrics_.num_finished;
+    if (!config_.enable_prefix_caching && scheduler_.num_running() == 1) runner_.forget_behind();
+    // Output is cached at the end only, when it is certain that no stop string cuts it.
+    scheduler_.index_blocks(*sequence, sequence->num_computed);
+    scheduler_.remove(*sequence);
+  }
+}
+
+}  // namespace coppice

@@ -1,0 +1,21 @@
+// Captures the rounds that decoding will launch before the first request comes, so that no request
+// waits for a capture.
+#pragma once
+
+#include <vector>
+
+#include "engine/engine_config.h"
+#include "engine/model_runner.h"
+
+namespace coppice {
+
+// Every (sequences, rows, sampling) a configuration launches: plain rounds, and rounds that draft
+// with the configured budget or, for auto, with as many rows as the cut may choose.
+std::vector<RoundShape> shapes_to_capture(const ModelRunner& runner, const EngineConfig& config,
+                                          bool custom_drafter);
+
+// Runs each once with every place empty. Logs their number, time and device memory. Nothing where
+// rounds run at once or `enforce_eager` asks for it.
+void capture_rounds(ModelRunner& runner, const std::vector<RoundShape>& shapes, const Clock& clock);
+
+}  // namespace coppice
