@@ -54,7 +54,7 @@ TEST(MemoryPlanTest, RefusesWithEveryPartAndWhatIsFree) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kOutOfMemory);
     const std::string what = error.what();
-    for (const char* part : {"k2: does not fit", "weights 70.00", "drafter 4.00", "cache 17.15",
+    for (const char* part : {"k2: does not fit", "weights 70.00", "drafter 4.00", "cache 17.17",
                              "80.00 of 80.00 GiB", "max_model_len"})
       EXPECT_NE(what.find(part), std::string::npos) << part << " is not in: " << what;
   }

@@ -62,17 +62,12 @@ class PlantedBackend : public OpRecorder {
     note("linear", args.out);
   }
   void rms_norm(const RmsNormArgs& args) override {
-    synchronize();
-    planted_norm({.x = args.x.raw(),
-                  .weight = args.weight.data<float>(),
-                  .out = args.out.raw(),
-                  .x_stride = args.x.row_stride(),
-                  .out_stride = args.out.row_stride(),
-                  .num_rows = static_cast<int>(args.x.shape(0)),
-                  .size = static_cast<int>(args.x.shape(1)),
-                  .threads = args.x.shape(0) > 4 && fault_ == Fault::kThreadsByRows ? 64 : 128,
-                  .eps = args.eps});
+    norm(args.x, {}, args.weight, args.eps, args.out);
     note("rms_norm", args.out);
+  }
+  void add_rms_norm(const AddRmsNormArgs& args) override {
+    norm(args.residual, args.delta, args.weight, args.eps, args.out);
+    note("add_rms_norm", args.out);
   }
   void mla_attention(const MlaAttentionArgs& args) override {
     const AttentionMetadata& metadata = *args.metadata;
@@ -101,6 +96,21 @@ class PlantedBackend : public OpRecorder {
   }
 
  private:
+  void norm(const Tensor& x, const Tensor& delta, const Tensor& weight, float eps,
+            const Tensor& out) {
+    synchronize();
+    planted_norm({.x = x.raw(),
+                  .delta = delta.raw(),
+                  .weight = weight.data<float>(),
+                  .out = out.raw(),
+                  .x_stride = x.row_stride(),
+                  .out_stride = out.row_stride(),
+                  .num_rows = static_cast<int>(x.shape(0)),
+                  .size = static_cast<int>(x.shape(1)),
+                  .threads = x.shape(0) > 4 && fault_ == Fault::kThreadsByRows ? 32 : 256,
+                  .eps = eps});
+  }
+
   Fault fault_;
 };
 
@@ -132,8 +142,8 @@ PlantedRun decode(Fault fault, const SpeculativeConfig& speculative, bool with_s
        }});
   TrailRecorder trails(*engine);
   Finished result, other;
-  if (with_stranger) add(*engine, greedy(golden_prompt("prose_mid"), 40), other);
-  Request request = greedy(golden_prompt("code_long"), 32);
+  if (with_stranger) add(*engine, greedy(golden_prompt("prose_mid"), 100), other);
+  Request request = greedy(golden_prompt("code_long"), 96);
   request.sampling.seed = kSeed;
   request.sampling.ignore_eos = true;
   const RequestId id = add(*engine, request, result);

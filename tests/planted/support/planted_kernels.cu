@@ -42,11 +42,15 @@ __global__ void linear_kernel(PlantedLinear a) {
 
 __global__ void norm_kernel(PlantedNorm a) {
   __shared__ float sums[1024];
-  const auto* x = static_cast<const __nv_bfloat16*>(a.x) + blockIdx.x * a.x_stride;
+  auto* x = static_cast<__nv_bfloat16*>(a.x) + blockIdx.x * a.x_stride;
+  const auto* delta =
+      static_cast<const __nv_bfloat16*>(a.delta) + std::int64_t{blockIdx.x} * a.size;
   auto* out = static_cast<__nv_bfloat16*>(a.out) + blockIdx.x * a.out_stride;
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   float sum = 0.0f;
   for (int i = thread; i < a.size; i += threads) {
+    if (a.delta != nullptr)
+      x[i] = __float2bfloat16_rn(__fadd_rn(__bfloat162float(x[i]), __bfloat162float(delta[i])));
     const float value = __bfloat162float(x[i]);
     sum = __fmaf_rn(value, value, sum);
   }

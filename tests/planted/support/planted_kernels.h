@@ -19,9 +19,11 @@ struct PlantedLinear {
 };
 void planted_linear(const PlantedLinear& args);
 
-// RMS norm by so many threads a row, a power of two: they fix the reduction tree.
+// RMS norm by so many threads a row, a power of two: they fix the reduction tree. With delta, x is
+// the residual stream and becomes x + delta first.
 struct PlantedNorm {
-  const void* x;        // bf16 [num_rows, size]
+  void* x;              // bf16 [num_rows, size]
+  const void* delta;    // bf16 [num_rows, size], dense; or null
   const float* weight;  // [size]
   void* out;            // bf16 [num_rows, size]
   std::int64_t x_stride, out_stride;
