@@ -36,6 +36,7 @@ void SessionFlags::add_to(CLI::App& app) {
 }
 
 void SessionFlags::finish() {
+  engine.capture_at_start = true;
   speculative.apply(engine);
   engine.model = resolve_model(engine.model).string();
 }

@@ -16,6 +16,9 @@ namespace {
 using namespace testing;
 
 constexpr std::int64_t kTokens = 96;
+constexpr std::int64_t kAlternatives = 5;
+// Twice what rounding to bf16 moves a log-probability of the small model: an expert may flip.
+constexpr double kNearTie = 0.6;
 
 class BackendsAgreeTest : public ::testing::Test {
  protected:
@@ -28,7 +31,7 @@ class BackendsAgreeTest : public ::testing::Test {
 Finished complete(Engine& engine, const std::vector<std::int32_t>& prompt) {
   Request request = greedy(prompt, kTokens);
   request.sampling.ignore_eos = true;
-  request.sampling.logprobs = 2;
+  request.sampling.logprobs = kAlternatives;
   return run(engine, request);
 }
 
@@ -50,8 +53,11 @@ void compare(const Finished& reference, const Finished& other, Tally& tally) {
       ++tally.tokens_equal;
       continue;
     }
-    const double gap = double{ours.top[0].second} - double{ours.top[1].second};
-    EXPECT_EQ(other.tokens[t], ours.top[1].first) << "not the runner-up, at token " << t;
+    const auto chosen =
+        std::find_if(ours.top.begin(), ours.top.end(),
+                     [&](const auto& alternative) { return alternative.first == other.tokens[t]; });
+    ASSERT_NE(chosen, ours.top.end()) << "none of the best " << kAlternatives << ", at token " << t;
+    const double gap = double{ours.top[0].second} - double{chosen->second};
     std::printf("  prompt %lld parts at token %zu: gap %.4f\n",
                 static_cast<long long>(tally.prompts), t, gap);
     ++tally.parted;
@@ -82,7 +88,7 @@ TEST_F(BackendsAgreeTest, TinyK2UpToNearTies) {
       compare(complete(*reference, prompt), complete(*other, prompt), tally);
     }
   report("tiny-k2", tally);
-  EXPECT_LT(tally.widest_gap, 0.25);
+  EXPECT_LT(tally.widest_gap, kNearTie);
   EXPECT_GT(tally.tokens_equal, tally.prompts * kTokens / 2);
 }
 
@@ -122,7 +128,7 @@ TEST_F(BackendsAgreeTest, SmolLm2ShapesUpToNearTies) {
     compare(complete(*reference, prompt), complete(*other, prompt), tally);
   }
   report("SmolLM2's shapes", tally);
-  EXPECT_LT(tally.widest_gap, 0.25);
+  EXPECT_LT(tally.widest_gap, kNearTie);
   EXPECT_LT(tally.largest_error, 0.25);
 }
 

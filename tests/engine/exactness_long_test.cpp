@@ -246,6 +246,31 @@ class LongTest : public ::testing::TestWithParam<LongCase> {
     loaded_->eager = false;
   }
 
+  // Only what a round decided.
+  static void hash_layers(const CommitTrace& trace,
+                          std::map<std::int64_t, std::vector<std::uint64_t>>& hashes) {
+    for (std::size_t i = 0; i < trace.slots.size(); ++i) {
+      if (trace.rows[i] < 0) continue;
+      std::vector<std::uint64_t>& row = hashes[trace.position + static_cast<std::int64_t>(i)];
+      const auto hash = [&](const Tensor& tensor) {
+        const std::vector<std::byte> bytes = read_bytes(*trace.backend, tensor);
+        row.push_back(hash_bytes(bytes.data(), bytes.size()));
+      };
+      hash(trace.logits.rows(trace.rows[i], 1));
+      for (const Tensor& plane : trace.cache->planes())
+        hash(plane.reshape({plane.shape(0) * plane.shape(1), plane.shape(2)})
+                 .rows(trace.slots[i], 1));
+    }
+  }
+  static std::string differing(const std::vector<std::uint64_t>& a,
+                               const std::vector<std::uint64_t>& b) {
+    std::string text = a.size() == b.size() ? "" : "number of rows";
+    for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+      if (a[i] != b[i])
+        text += i == 0 ? std::string(" logits") : " keys of layer " + std::to_string(i - 1);
+    return text;
+  }
+
   static std::unique_ptr<Loaded> loaded_;
   std::int64_t vocab_size_ = 0, num_compared_ = 0, num_rows_ = 0, rounds_ = 0, accepted_ = 0;
   std::shared_ptr<Oracle> oracle_;
@@ -264,6 +289,38 @@ TEST_P(LongTest, EveryWayLeavesTheSameBits) {
             << " requests, " << num_rows_ << " rows of keys and logits compared, tau "
             << static_cast<double>(accepted_ + rounds_) / static_cast<double>(rounds_) << ", "
             << static_cast<double>(SteadyClock().now_ns() - start) / 1e9 << " s" << std::endl;
+}
+
+// The same request again and again: what differs from run to run is a race. Keys by layer tell
+// where it lies.
+TEST_P(LongTest, RunsAreRepeatable) {
+  const auto [num_ranks, context] = GetParam();
+  constexpr int kRuns = 24;
+  learn(context);
+  using Hashes = std::map<std::int64_t, std::vector<std::uint64_t>>;  // logits, keys by layer
+  for (const bool eager : {true, false})
+    for (const std::int64_t kind : {0, 1}) {
+      loaded_->eager = eager;
+      Hashes first;
+      for (int i = 0; i < kRuns; ++i) {
+        Hashes hashes;
+        engine_->set_commit_observer([&](const CommitTrace& trace) { hash_layers(trace, hashes); });
+        Finished result;
+        add(*engine_, request(context, kind, 16), result);
+        while (engine_->step()) {
+        }
+        engine_->set_commit_observer({});
+        if (i == 0) first = hashes;
+        for (const auto& [position, hash] : first) {
+          const std::vector<std::uint64_t>& other = hashes[position];
+          if (hash == other) continue;
+          ADD_FAILURE() << (eager ? "op by op" : "captured") << ", kind " << kind << ", run " << i
+                        << ", position " << position << ": differ: " << differing(hash, other);
+          break;
+        }
+      }
+    }
+  loaded_->eager = false;
 }
 
 std::vector<LongCase> long_cases() {

@@ -107,7 +107,7 @@ class PlantedBackend : public OpRecorder {
                   .out_stride = out.row_stride(),
                   .num_rows = static_cast<int>(x.shape(0)),
                   .size = static_cast<int>(x.shape(1)),
-                  .threads = x.shape(0) > 4 && fault_ == Fault::kThreadsByRows ? 32 : 256,
+                  .threads = x.shape(0) > 4 && fault_ == Fault::kThreadsByRows ? 1 : 256,
                   .eps = eps});
   }
 
