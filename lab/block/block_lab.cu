@@ -1,6 +1,7 @@
 // Times chains of a layer's kernels in one graph, as a decode step enqueues them: the attention
 // block (norm to o_proj) and the dense kernels of the FFN block of one TP-8 rank of Kimi K2.6.
-// Usage: block_lab [context]
+// Checks first that a chain in a graph leaves the same bits as one that waits after every kernel.
+// Usage: block_lab [context [ablate]]: with `ablate`, what each kernel adds to its chain.
 #include <string>
 
 #include "../common.h"
@@ -45,6 +46,7 @@ struct Layer {
 };
 
 struct Step {
+  bool waits;  // for every kernel
   int rows, context, num_blocks;
   std::vector<Layer> layers;
   bf16 *residual, *delta, *x, *qkv_a, *c_q, *q, *q_lat, *o_lat, *o, *gate_up, *act, *shared;
@@ -68,92 +70,121 @@ void gemm(const void* x, int64_t x_stride, const bf16* w, void* out, int64_t out
                          stream));
 }
 
-void attention_block(const Step& s, const Layer& l, cudaStream_t stream) {
-  const int T = s.rows, qkv = kQRank + kRank + kRope, q_width = kHeads * (kNope + kRope);
-  CHECK_CUDA(rms_norm({.x = s.residual,
-                       .delta = s.delta,
-                       .residual = s.residual,
-                       .weight = s.norm,
-                       .out = s.x,
-                       .x_row_stride = kHidden,
-                       .delta_row_stride = kHidden,
-                       .residual_row_stride = kHidden,
-                       .out_row_stride = kHidden,
-                       .num_rows = T,
-                       .hidden_size = kHidden,
-                       .eps = 1e-5f},
-                      stream));
-  gemm(s.x, kHidden, l.qkv_a, s.qkv_a, qkv, T, qkv, kHidden, 1, false, stream);
-  CHECK_CUDA(rms_norm({.x = s.qkv_a,
-                       .weight = s.norm,
-                       .out = s.c_q,
-                       .x_row_stride = qkv,
-                       .out_row_stride = kQRank,
-                       .num_rows = T,
-                       .hidden_size = kQRank,
-                       .eps = 1e-6f},
-                      stream));
-  gemm(s.c_q, kQRank, l.q_b, s.q, q_width, T, q_width, kQRank, 1, false, stream);
-  gemm(s.q, q_width, l.k_absorbed, s.q_lat, kHeads * kRank, T, kRank, kNope, kHeads, false, stream);
-  CHECK_CUDA(mla_rope_and_write_kv({.q_pe = s.q + kHeads * kNope,
-                                    .q_pe_row_stride = q_width,
-                                    .q_pe_head_stride = kRope,
-                                    .kv_a = s.qkv_a + kQRank,
-                                    .kv_a_row_stride = qkv,
-                                    .kv_norm = s.norm,
-                                    .eps = 1e-6f,
-                                    .cos_sin = s.cos_sin,
-                                    .positions = s.positions,
-                                    .slots = s.slots,
-                                    .cache = l.cache,
-                                    .num_rows = T,
-                                    .num_heads = kHeads,
-                                    .kv_lora_rank = kRank,
-                                    .rope_dim = kRope},
-                                   stream));
-  MlaAttentionParams mla = s.mla;
-  mla.cache = l.cache;
-  CHECK_CUDA(mla_attention(mla, stream));
-  gemm(s.o_lat, kHeads * kRank, l.v_absorbed, s.o, kHeads * kNope, T, kNope, kRank, kHeads, false,
-       stream);
-  gemm(s.o, kHeads * kNope, l.o_proj, s.delta, kHidden, T, kHidden, kHeads * kNope, 1, false,
-       stream);
+void wait(const Step& s, cudaStream_t stream) {
+  if (s.waits) CHECK_CUDA(cudaStreamSynchronize(stream));
 }
 
-void dense_ffn(const Step& s, const Layer& l, cudaStream_t stream) {
+void attention_block(const Step& s, const Layer& l, cudaStream_t stream, int skipped) {
+  const int T = s.rows, qkv = kQRank + kRank + kRope, q_width = kHeads * (kNope + kRope);
+  if (skipped != 0)
+    CHECK_CUDA(rms_norm({.x = s.residual,
+                         .delta = s.delta,
+                         .residual = s.residual,
+                         .weight = s.norm,
+                         .out = s.x,
+                         .x_row_stride = kHidden,
+                         .delta_row_stride = kHidden,
+                         .residual_row_stride = kHidden,
+                         .out_row_stride = kHidden,
+                         .num_rows = T,
+                         .hidden_size = kHidden,
+                         .eps = 1e-5f},
+                        stream));
+  wait(s, stream);
+  if (skipped != 1) gemm(s.x, kHidden, l.qkv_a, s.qkv_a, qkv, T, qkv, kHidden, 1, false, stream);
+  if (skipped != 2)
+    CHECK_CUDA(rms_norm({.x = s.qkv_a,
+                         .weight = s.norm,
+                         .out = s.c_q,
+                         .x_row_stride = qkv,
+                         .out_row_stride = kQRank,
+                         .num_rows = T,
+                         .hidden_size = kQRank,
+                         .eps = 1e-6f},
+                        stream));
+  wait(s, stream);
+  if (skipped != 3) gemm(s.c_q, kQRank, l.q_b, s.q, q_width, T, q_width, kQRank, 1, false, stream);
+  if (skipped != 4)
+    gemm(s.q, q_width, l.k_absorbed, s.q_lat, kHeads * kRank, T, kRank, kNope, kHeads, false,
+         stream);
+  wait(s, stream);
+  if (skipped != 5)
+    CHECK_CUDA(mla_rope_and_write_kv({.q_pe = s.q + kHeads * kNope,
+                                      .q_pe_row_stride = q_width,
+                                      .q_pe_head_stride = kRope,
+                                      .kv_a = s.qkv_a + kQRank,
+                                      .kv_a_row_stride = qkv,
+                                      .kv_norm = s.norm,
+                                      .eps = 1e-6f,
+                                      .cos_sin = s.cos_sin,
+                                      .positions = s.positions,
+                                      .slots = s.slots,
+                                      .cache = l.cache,
+                                      .num_rows = T,
+                                      .num_heads = kHeads,
+                                      .kv_lora_rank = kRank,
+                                      .rope_dim = kRope},
+                                     stream));
+  MlaAttentionParams mla = s.mla;
+  mla.cache = l.cache;
+  wait(s, stream);
+  if (skipped != 6) CHECK_CUDA(mla_attention(mla, stream));
+  if (skipped != 7)
+    gemm(s.o_lat, kHeads * kRank, l.v_absorbed, s.o, kHeads * kNope, T, kNope, kRank, kHeads, false,
+         stream);
+  wait(s, stream);
+  if (skipped != 8)
+    gemm(s.o, kHeads * kNope, l.o_proj, s.delta, kHidden, T, kHidden, kHeads * kNope, 1, false,
+         stream);
+  wait(s, stream);
+}
+
+void dense_ffn(const Step& s, const Layer& l, cudaStream_t stream, int skipped) {
   const int T = s.rows;
-  CHECK_CUDA(rms_norm({.x = s.residual,
-                       .delta = s.delta,
-                       .residual = s.residual,
-                       .weight = s.norm,
-                       .out = s.x,
-                       .x_row_stride = kHidden,
-                       .delta_row_stride = kHidden,
-                       .residual_row_stride = kHidden,
-                       .out_row_stride = kHidden,
-                       .num_rows = T,
-                       .hidden_size = kHidden,
-                       .eps = 1e-5f},
-                      stream));
-  gemm(s.x, kHidden, l.router, s.logits, kExperts, T, kExperts, kHidden, 1, true, stream);
-  CHECK_CUDA(moe_route({.logits = s.logits,
-                        .bias = s.bias,
-                        .topk_ids = s.topk_ids,
-                        .topk_weights = s.topk_weights,
-                        .num_tokens = T,
-                        .num_experts = kExperts,
-                        .top_k = kTopK,
-                        .routed_scaling_factor = 2.8f},
-                       stream));
-  gemm(s.x, kHidden, l.gate_up, s.gate_up, 2 * kWidth, T, 2 * kWidth, kHidden, 1, false, stream);
-  CHECK_CUDA(silu_mul({.gate_up = s.gate_up,
-                       .gate_up_stride = 2 * kWidth,
-                       .out = s.act,
-                       .out_stride = kWidth,
-                       .num_rows = T,
-                       .size = kWidth},
-                      stream));
-  gemm(s.act, kWidth, l.down, s.delta, kHidden, T, kHidden, kWidth, 1, false, stream);
+  if (skipped != 0)
+    CHECK_CUDA(rms_norm({.x = s.residual,
+                         .delta = s.delta,
+                         .residual = s.residual,
+                         .weight = s.norm,
+                         .out = s.x,
+                         .x_row_stride = kHidden,
+                         .delta_row_stride = kHidden,
+                         .residual_row_stride = kHidden,
+                         .out_row_stride = kHidden,
+                         .num_rows = T,
+                         .hidden_size = kHidden,
+                         .eps = 1e-5f},
+                        stream));
+  wait(s, stream);
+  if (skipped != 1)
+    gemm(s.x, kHidden, l.router, s.logits, kExperts, T, kExperts, kHidden, 1, true, stream);
+  wait(s, stream);
+  if (skipped != 2)
+    CHECK_CUDA(moe_route({.logits = s.logits,
+                          .bias = s.bias,
+                          .topk_ids = s.topk_ids,
+                          .topk_weights = s.topk_weights,
+                          .num_tokens = T,
+                          .num_experts = kExperts,
+                          .top_k = kTopK,
+                          .routed_scaling_factor = 2.8f},
+                         stream));
+  wait(s, stream);
+  if (skipped != 3)
+    gemm(s.x, kHidden, l.gate_up, s.gate_up, 2 * kWidth, T, 2 * kWidth, kHidden, 1, false, stream);
+  wait(s, stream);
+  if (skipped != 4)
+    CHECK_CUDA(silu_mul({.gate_up = s.gate_up,
+                         .gate_up_stride = 2 * kWidth,
+                         .out = s.act,
+                         .out_stride = kWidth,
+                         .num_rows = T,
+                         .size = kWidth},
+                        stream));
+  wait(s, stream);
+  if (skipped != 5)
+    gemm(s.act, kWidth, l.down, s.delta, kHidden, T, kHidden, kWidth, 1, false, stream);
+  wait(s, stream);
 }
 
 Step make_step(int context) {
@@ -226,6 +257,37 @@ void plan(Step& s, int rows) {
   CHECK_CUDA(cudaDeviceSynchronize());
 }
 
+// Words in which a graph of all layers and the same kernels one at a time differ.
+unsigned long long check(Step& s) {
+  const size_t width = size_t(kMost) * kHidden;
+  auto *first = weights(width, 5, 1.0f), *want = device_array<bf16>(2 * width);
+  const auto reset = [&](cudaStream_t stream) {
+    CHECK_CUDA(cudaMemcpyAsync(s.residual, first, width * 2, cudaMemcpyDeviceToDevice, stream));
+    CHECK_CUDA(cudaMemcpyAsync(s.delta, first, width * 2, cudaMemcpyDeviceToDevice, stream));
+  };
+  const auto run = [&](cudaStream_t stream) {
+    reset(stream);
+    for (const Layer& l : s.layers) {
+      attention_block(s, l, stream, -1);
+      dense_ffn(s, l, stream, -1);
+    }
+  };
+  s.waits = true;
+  run(nullptr);
+  s.waits = false;
+  CHECK_CUDA(cudaMemcpy(want, s.residual, width * 2, cudaMemcpyDeviceToDevice));
+  CHECK_CUDA(cudaMemcpy(want + width, s.delta, width * 2, cudaMemcpyDeviceToDevice));
+  unsigned long long different = 0;
+  for (int i = 0; i < 5; ++i) {
+    lab::time_graph(run, 1, 1);  // three replays
+    different += lab::different_words(s.residual, want, width / 2) +
+                 lab::different_words(s.delta, want + width, width / 2);
+  }
+  CHECK_CUDA(cudaFree(first));
+  CHECK_CUDA(cudaFree(want));
+  return different;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -234,16 +296,29 @@ int main(int argc, char** argv) {
   std::printf("context %d, us a layer in a graph of %d layers\n", context, kLayers);
   for (int rows : {1, 8, 17, 33, 64}) {
     plan(s, rows);
-    const auto time = [&](auto&& block) {
+    std::printf("%llu words differ; ", check(s));
+    const auto time = [&](auto&& block, int skipped = -1) {
       return lab::time_graph(
           [&](cudaStream_t stream) {
-            for (const Layer& l : s.layers) block(s, l, stream);
+            for (const Layer& l : s.layers) block(s, l, stream, skipped);
           },
           kLayers, 15);
     };
     std::printf("M = %2d: attention block %6.1f, dense kernels of the FFN block %6.1f\n", rows,
                 time(attention_block), time(dense_ffn));
     std::fflush(stdout);
+    if (argc > 2) {
+      const char* const attention[] = {"norm", "qkv_a", "norm", "q_b",   "W_UK",
+                                       "rope", "mla",   "W_UV", "o_proj"};
+      const char* const ffn[] = {"norm", "router", "route", "gate_up", "silu", "down"};
+      const float whole = time(attention_block), whole_ffn = time(dense_ffn);
+      std::printf("        adds:");
+      for (int i = 0; i < 9; ++i)
+        std::printf(" %s %.1f", attention[i], whole - time(attention_block, i));
+      std::printf(" |");
+      for (int i = 0; i < 6; ++i) std::printf(" %s %.1f", ffn[i], whole_ffn - time(dense_ffn, i));
+      std::printf("\n");
+    }
     CHECK_CUDA(cudaFree(s.mla.workspace));
   }
 }

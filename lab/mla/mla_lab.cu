@@ -1,5 +1,5 @@
 // Check, bit test and timing of the MLA attention kernels.
-//   mla_lab check | bits | time | prefill | profile
+//   mla_lab check | bits | stress | small | time | prefill | profile
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -469,6 +469,55 @@ void prompt_bits() {
     }
 }
 
+__global__ void count_different(const uint32_t* a, const uint32_t* b, size_t n, unsigned* count) {
+  for (size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x; i < n;
+       i += size_t(gridDim.x) * blockDim.x)
+    if (a[i] != b[i]) atomicAdd(count, 1u);
+}
+
+// The same batch many times: equal bits every time.
+void stress() {
+  printf("== repeats\n");
+  for (int heads : {64, 8})
+    for (int context : {984, 1007, 1015, 1023, 4090, 8190}) {
+      World w;
+      make_world(w, {heads}, {context}, 17, 0, true);
+      Device d;
+      upload(d, w.batch, w.shape, w.cache, w.num_blocks);
+      run(d);
+      const size_t words = size_t(d.p.num_rows) * heads * 256;
+      auto* first = device<uint32_t>(words);
+      auto* count = device<unsigned>(1);
+      CK(cudaMemcpy(first, d.p.o_lat, words * 4, cudaMemcpyDeviceToDevice));
+      CK(cudaMemset(count, 0, 4));
+      for (int i = 0; i < 3000; i++) {
+        if (i % 10 == 0) CK(mla_plan(d.p, 0));
+        CK(mla_attention(d.p, 0));
+        count_different<<<64, 256>>>(first, static_cast<uint32_t*>(d.p.o_lat), words, count);
+      }
+      unsigned bad = 0;
+      CK(cudaMemcpy(&bad, count, 4, cudaMemcpyDeviceToHost));
+      printf("  heads %d, context %d, 3000 runs: %u words differ\n", heads, context, bad);
+      fflush(stdout);
+      cudaFree(first), cudaFree(count);
+    }
+}
+
+// Small batches for compute-sanitizer.
+void small() {
+  for (int heads : {8, 64})
+    for (int nodes : {1, 5}) {
+      World w;
+      make_world(w, {heads}, {150}, nodes, 0, false);
+      check_world("small", w, 1);
+    }
+  World w;
+  make_world(w, {8}, {140}, 1, 0, false);
+  w.batch.rows.clear(), w.batch.prompt = true;
+  for (int i = 100; i < 140; i++) w.batch.rows.push_back({0, i + 1, {}, uint32_t(i)});
+  check_world("small prompt", w, 1);
+}
+
 float median_us(cudaGraphExec_t g, cudaStream_t s, int calls) {
   cudaEvent_t a, b;
   CK(cudaEventCreate(&a));
@@ -624,5 +673,7 @@ int main(int argc, char** argv) {
   if (mode == "time") time_all();
   if (mode == "prefill") time_prefill(true);
   if (mode == "prefill_decode") time_prefill(false);
+  if (mode == "stress") stress();
+  if (mode == "small") small();
   if (mode == "profile") profile();
 }

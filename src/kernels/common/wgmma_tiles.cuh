@@ -18,7 +18,7 @@ template <int kColumns>
 __device__ __forceinline__ void wgmma_m64_ss(float (&d)[kColumns / 2], uint64_t a_desc,
                                              uint64_t b_desc, int accumulate) {
   static_assert(kColumns == 8 || kColumns == 16 || kColumns == 32 || kColumns == 64 ||
-                kColumns == 128 || kColumns == 256);
+                kColumns == 128 || kColumns == 160 || kColumns == 192 || kColumns == 256);
   if constexpr (kColumns == 8) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n"
@@ -62,6 +62,31 @@ __device__ __forceinline__ void wgmma_m64_ss(float (&d)[kColumns / 2], uint64_t 
         "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
         "%64, %65, p, 1, 1, 0, 0;\n}\n"
         : COPPICE_D64(d, 0)
+        : "l"(a_desc), "l"(b_desc), "r"(accumulate));
+  } else if constexpr (kColumns == 160) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %82, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n160k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
+        "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, "
+        "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "
+        "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, "
+        "%66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79}, "
+        "%80, %81, p, 1, 1, 0, 0;\n}\n"
+        : COPPICE_D64(d, 0), COPPICE_D16(d, 64)
+        : "l"(a_desc), "l"(b_desc), "r"(accumulate));
+  } else if constexpr (kColumns == 192) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
+        "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, "
+        "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "
+        "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, "
+        "%66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, "
+        "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "
+        "%96, %97, p, 1, 1, 0, 0;\n}\n"
+        : COPPICE_D64(d, 0), COPPICE_D32(d, 64)
         : "l"(a_desc), "l"(b_desc), "r"(accumulate));
   } else if constexpr (kColumns == 256) {
     asm volatile(

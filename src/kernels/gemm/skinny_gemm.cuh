@@ -40,7 +40,7 @@ struct SkinnyTile {
   static constexpr int kWeightBytes = kOutputs * kRowBytes;
   static constexpr int kStageBytes = kWeightBytes + kColumns * kRowBytes;
   static constexpr int kPitch = skinny_sum_pitch(kOutputs);
-  static constexpr int kBlocksPerSm = kColumns < 256 && kWarpgroups == 1 ? 2 : 1;
+  static constexpr int kBlocksPerSm = kColumns <= 192 && kWarpgroups == 1 ? 2 : 1;
 };
 
 // The matrices as the copy engine sees them, in boxes of 64 inputs x rows with the 128-byte
@@ -213,7 +213,8 @@ __global__ void __launch_bounds__(SkinnyTile<kColumns, kWarpgroups>::kThreads,
   }
   __syncthreads();
   grid_dependency_launch();
-  const int first_token = blockIdx.y * kColumns, count = min(p.num_tokens - first_token, kColumns);
+  const int first_token = blockIdx.y * p.copied_rows;
+  const int count = min(p.num_tokens - first_token, p.copied_rows);
   if (threadIdx.x < Tile::kMathThreads) {
     float sum[kColumns / 2];
     skinny_multiply<Tile, kColumns>(p, s, sum);

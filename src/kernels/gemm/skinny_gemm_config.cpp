@@ -27,7 +27,7 @@ SkinnyGemmTiles make_tiles(const Product& p, const Candidate& c, const SkinnyGem
   SkinnyGemmTiles t = {.columns = c.columns, .warpgroups = c.warpgroups};
   t.chunks = divide_up(p.tokens, t.columns);
   t.head_tiles = divide_up(p.outputs, 64 * t.warpgroups);
-  t.copied_rows = std::min(p.tokens, t.columns);
+  t.copied_rows = std::min(p.tokens, divide_up(divide_up(p.tokens, t.chunks), 8) * 8);
   const size_t stage = size_t(kRowBytes) * (64 * t.warpgroups + t.columns);
   const size_t fixed = 1024;  // barriers
   // With two blocks on a multiprocessor the next kernel's weights arrive under this one's end.
@@ -42,7 +42,7 @@ SkinnyGemmTiles make_tiles(const Product& p, const Candidate& c, const SkinnyGem
 // Estimated cycles; the constants were fitted to a sweep on an H200 (lab/gemm, docs/results).
 double estimated_cycles(const Product& p, const SkinnyGemmTiles& t, bool alone,
                         const SkinnyGemmDevice& device) {
-  constexpr double kLatency = 4500;      // of a loaded memory system, from copy to use
+  constexpr double kLatency = 3600;      // of a loaded memory system, from copy to use
   constexpr double kFixed = 4000;        // of a block: start, exchange of sums, end
   constexpr double kMemoryBytes = 2600;  // a cycle, of device memory
   constexpr double kCopyBytes = 64;      // a cycle and multiprocessor, from the L2 cache
@@ -54,7 +54,7 @@ double estimated_cycles(const Product& p, const SkinnyGemmTiles& t, bool alone,
   const int together = std::min(resident, divide_up(blocks, device.num_sms));
   const double products = 2.0 * t.columns * t.warpgroups * together;
   const double copies = kRowBytes * (64.0 * t.warpgroups + t.columns) / kCopyBytes * together;
-  const double waiting = kLatency / t.stages;
+  const double waiting = (kLatency + 1.2 * copies) / t.stages;
   const double memory =
       std::min(blocks, places) / t.chunks * (64.0 * kRowBytes * t.warpgroups) / kMemoryBytes;
   return divide_up(blocks, places) *
@@ -79,8 +79,6 @@ SkinnyGemmTiles skinny_gemm_tiles(int num_tokens, int num_heads, int outputs, in
   const int segments = skinny_gemm_segments(num_heads, outputs, inputs);
   const Product product = {num_tokens, num_heads, outputs, segments,
                            divide_up(inputs / kSkinnyStepInputs, segments)};
-  int columns = 8;
-  while (columns < 256 && columns < num_tokens) columns *= 2;
   SkinnyGemmTiles best;
   double best_cycles = 0;
   const auto consider = [&](const Candidate& c) {
@@ -92,10 +90,14 @@ SkinnyGemmTiles skinny_gemm_tiles(int num_tokens, int num_heads, int outputs, in
     best = t;
     best_cycles = cycles;
   };
-  for (const bool alone : {false, true}) {
-    for (int c = std::min(columns, 128); c <= columns; c *= 2) {
-      consider({c, 1, alone});
-      if (c >= 128) consider({c, 2, alone});
+  bool covers = false;  // all tokens in one tile
+  for (const int columns : kSkinnyColumns) {
+    const bool wide = columns >= 128;
+    if (covers || (!wide && columns < num_tokens)) continue;
+    covers = columns >= num_tokens;
+    for (const bool alone : {false, true}) {
+      consider({columns, 1, alone});
+      if (wide) consider({columns, 2, alone});
     }
   }
   return best;

@@ -8,6 +8,8 @@ namespace coppice::kernels {
 inline constexpr int kSkinnyStepInputs = 64;  // one row of the 128-byte swizzle
 inline constexpr int kSkinnyMaxSegments = 8;  // blocks of a portable cluster
 
+inline constexpr int kSkinnyColumns[] = {8, 16, 32, 64, 128, 160, 192, 256};
+
 // Floats a token takes when blocks exchange their sums.
 constexpr int skinny_sum_pitch(int tile_outputs) {
   return tile_outputs + 4;
@@ -20,11 +22,11 @@ int skinny_gemm_segments(int num_heads, int outputs, int inputs);
 
 // May follow the number of tokens: changes no result bit.
 struct SkinnyGemmTiles {
-  int columns = 8;      // tokens of a tile: 8, 16, 32, 64, 128 or 256
+  int columns = 8;      // tokens of a tile, one of kSkinnyColumns
   int warpgroups = 1;   // 64 outputs of a tile each: 1, or 2 from 128 columns on
   int chunks = 1;       // tiles over all tokens
   int head_tiles = 1;   // tiles over the outputs of a head
-  int copied_rows = 8;  // tokens that one copy brings: at most `columns`
+  int copied_rows = 8;  // tokens of one chunk: missing rows cost a copy more than real ones
   int stages = 0;
   size_t shared_bytes = 0;
 };

@@ -20,6 +20,10 @@ SkinnyKernel pick_kernel(const SkinnyGemmTiles& tiles) {
       return skinny_gemm_kernel<64, 1>;
     case 128:
       return tiles.warpgroups == 1 ? skinny_gemm_kernel<128, 1> : skinny_gemm_kernel<128, 2>;
+    case 160:
+      return tiles.warpgroups == 1 ? skinny_gemm_kernel<160, 1> : skinny_gemm_kernel<160, 2>;
+    case 192:
+      return tiles.warpgroups == 1 ? skinny_gemm_kernel<192, 1> : skinny_gemm_kernel<192, 2>;
     default:
       return tiles.warpgroups == 1 ? skinny_gemm_kernel<256, 1> : skinny_gemm_kernel<256, 2>;
   }

@@ -51,6 +51,18 @@ MlaWorkspace workspace(const MlaAttentionParams& p) {
   return mla_workspace(p.workspace, mla_workspace_layout(p.num_rows, p.max_path, num_ctas()));
 }
 
+// From here on the octets of rows alone fill the GPU.
+constexpr unsigned kMlaManyOctets = 96;
+
+template <bool kManyRows>
+cudaError_t combine(const MlaAttentionParams& p, unsigned octets, int padded_heads,
+                    cudaStream_t stream) {
+  using Shape = MlaCombineShape<kManyRows>;
+  return launch_dependent(mla_combine<kManyRows>, dim3(octets, kMlaCombineSplit / Shape::kParts),
+                          kMlaCombineWarps * 32, sizeof(typename Shape::Shared), stream, p,
+                          workspace(p), padded_heads);
+}
+
 }  // namespace
 
 size_t mla_attention_workspace_bytes(int max_rows, int max_path) {
@@ -90,9 +102,9 @@ cudaError_t mla_attention(const MlaAttentionParams& p, cudaStream_t stream) {
       error != cudaSuccess)
     return error;
   if (p.prompt) return cudaSuccess;  // no tile is cut
-  return launch_dependent(mla_combine,
-                          dim3(rows * static_cast<unsigned>(padded) / 8, kMlaCombineSplit),
-                          kMlaCombineWarps * 32, 0, stream, p, workspace(p), padded);
+  const unsigned octets = rows * static_cast<unsigned>(padded) / 8;
+  return octets < kMlaManyOctets ? combine<false>(p, octets, padded, stream)
+                                 : combine<true>(p, octets, padded, stream);
 }
 
 }  // namespace coppice::kernels

@@ -657,6 +657,7 @@ __device__ __forceinline__ void mla_math(MlaShared* sm, const MlaAttentionParams
   int index;
   for (int turn = 0; (index = mla_fragment<kPrompt>(turn)) < num_fragments; turn++) {
     const MlaFragment f = ws.fragments[index];
+    if (turn == 0) grid_dependency_wait();
     if (f.chunk_begin == f.chunk_end) continue;
     mla_load_queries(sm, p, f.tile, padded_heads);
     if constexpr (kPrompt) {
@@ -701,6 +702,9 @@ __device__ __forceinline__ void mla_produce(MlaShared* sm, const MlaAttentionPar
                                             const MlaCacheMaps* maps) {
   const int lane = threadIdx.x % 32;
   uint32_t uses[2] = {0, 0}, tails = 0;
+  // Keys that were in the cache before mla_plan, which waits for all before it and holds up all
+  // after it, can be had before the previous kernel has finished.
+  bool waited = false;
   int index;
   for (int turn = 0; (index = mla_fragment<kPrompt>(turn)) < num_fragments; turn++) {
     const MlaFragment f = ws.fragments[index];
@@ -714,6 +718,10 @@ __device__ __forceinline__ void mla_produce(MlaShared* sm, const MlaAttentionPar
         const int mine = i + lane < num_steps ? blocks[begin + i + lane] : 0;
         for (int j = 0; j < 32 && i + j < num_steps; j++) {
           const int block = __shfl_sync(~0u, mine, j), b = j & 1;
+          if (!waited && (kPrompt || begin + i + j >= tile.old_steps)) {
+            grid_dependency_wait();
+            waited = true;
+          }
           if (lane == 0) mla_load_keys(sm, maps, block, b, ~uses[b]++ & 1);
           __syncwarp();
         }
@@ -729,6 +737,7 @@ __device__ __forceinline__ void mla_clear_inert_rows(const MlaAttentionParams& p
                                                      const MlaWorkspace& ws) {
   constexpr int kThreads = kMlaThreads - kMlaMathThreads - 32;
   const int vectors = p.num_heads * kMlaRank / 8;
+  grid_dependency_wait();
   for (int row = blockIdx.x; row < p.num_rows; row += gridDim.x) {
     if (ws.tile_of_row[row] >= 0) continue;
     uint4* out = static_cast<uint4*>(p.o_lat) + int64_t{row} * vectors;
@@ -756,13 +765,13 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
   grid_dependency_launch();
   // The plan was made before the previous kernel could start: mla_plan releases no kernel early.
   const int num_fragments = ws.header->num_fragments;
-  grid_dependency_wait();
   if (threadIdx.x >= kMlaMathThreads) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (threadIdx.x < kMlaMathThreads + 32)
       mla_produce<kPrompt>(sm, p, ws, num_fragments, &maps);
     else if (kPrompt)
       mla_clear_inert_rows(p, ws);
+    grid_dependency_wait();
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     mla_math<kPrompt>(sm, p, ws, num_fragments, padded_heads, log2_scale(p.softmax_scale));

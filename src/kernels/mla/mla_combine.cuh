@@ -15,9 +15,8 @@
 namespace coppice::kernels {
 
 constexpr int kMlaCombineWarps = 8;
-constexpr int kMlaCombineSplit = 16;  // blocks per octet of rows, 32 columns each
+constexpr int kMlaCombineSplit = 16;  // parts of an octet of rows, 32 columns each
 constexpr int kMlaMaxChunks = 512;    // per tile
-constexpr int kMlaLevels = 7;         // a warp merges at most 64 chunks
 
 // Eight values of one row: columns 8k + 2 (lane % 4) + {0, 1}, k = 0..3, of 32.
 struct MlaPartial {
@@ -68,20 +67,25 @@ __device__ __forceinline__ void mla_list_partials(const MlaTile& tile, int* part
 }
 
 // A warp's stack of finished subtrees, one per level, in shared memory.
+template <int kLevels>
 struct MlaCombineStack {
-  float2 stats[kMlaLevels][32];
-  uint4 o[kMlaLevels][32];
+  float2 stats[kLevels][32];
+  uint4 o[kLevels][32];
 };
 
-__device__ __forceinline__ MlaPartial mla_pop(const MlaCombineStack& stack, int level, int lane) {
+template <int kLevels>
+__device__ __forceinline__ MlaPartial mla_pop(const MlaCombineStack<kLevels>& stack, int level,
+                                              int lane) {
   const float2 stats = stack.stats[level][lane];
   return {stats.x, stats.y, stack.o[level][lane]};
 }
 
 // Merges the partial results that begin in [begin, end), an aligned run of chunks.
+template <int kLevels>
 __device__ __forceinline__ MlaPartial mla_merge_run(const MlaWorkspace& ws, const int* partial,
-                                                    MlaCombineStack& stack, int begin, int end,
-                                                    int octet, int unit, int lane, float scale) {
+                                                    MlaCombineStack<kLevels>& stack, int begin,
+                                                    int end, int octet, int unit, int lane,
+                                                    float scale) {
   unsigned occupied = 0;
   constexpr int kAhead = 4;
   for (int c = begin; c < end;) {
@@ -102,7 +106,7 @@ __device__ __forceinline__ MlaPartial mla_merge_run(const MlaWorkspace& ws, cons
     for (int i = 0; i < kAhead; i++) {
       if (level[0] < 0) break;
       MlaPartial value = ahead[0];
-      int at = min(level[0], kMlaLevels - 1);  // larger blocks stand alone in their run
+      int at = min(level[0], kLevels - 1);  // larger blocks stand alone in their run
 #pragma unroll
       for (int k = 0; k + 1 < kAhead; k++) ahead[k] = ahead[k + 1], level[k] = level[k + 1];
       level[kAhead - 1] = -1;
@@ -125,24 +129,47 @@ __device__ __forceinline__ MlaPartial mla_merge_run(const MlaWorkspace& ws, cons
   return result;
 }
 
-// Grid: (octets of all rows, kMlaCombineSplit). Each warp merges an eighth of the chunk tree.
+__device__ __forceinline__ void mla_write_partial(__nv_bfloat162* out, const MlaPartial& value) {
+  const __half2* o = reinterpret_cast<const __half2*>(&value.o);
+#pragma unroll
+  for (int k = 0; k < 4; k++) {
+    const float2 v = __half22float2(o[k]);
+    out[4 * k] = __floats2bfloat162_rn(v.x, v.y);
+  }
+}
+
+// The work of a block: with few rows its warps share the chunks of one part of the columns, with
+// many each warp has a part of its own. The merge tree is the same.
+template <bool kManyRows>
+struct MlaCombineShape {
+  static constexpr int kLevels = kManyRows ? 10 : 7;  // all chunks of a tile; an eighth of them
+  static constexpr int kParts = kManyRows ? kMlaCombineWarps : 1;
+  struct Shared {
+    MlaCombineStack<kLevels> stacks[kMlaCombineWarps];
+    int partial[kMlaMaxChunks];
+  };
+};
+
+// Grid: (octets of all rows, kMlaCombineSplit / kParts).
+template <bool kManyRows>
 __global__ void __launch_bounds__(kMlaCombineWarps * 32)
     mla_combine(MlaAttentionParams p, MlaWorkspace ws, int padded_heads) {
-  __shared__ int partial[kMlaMaxChunks];
-  __shared__ MlaCombineStack stacks[kMlaCombineWarps];
+  using Shape = MlaCombineShape<kManyRows>;
+  extern __shared__ __align__(1024) char dynamic_shared[];
+  auto& sm = *reinterpret_cast<typename Shape::Shared*>(dynamic_shared);
   grid_dependency_launch();
   const int octets = padded_heads / 8, row = blockIdx.x / octets;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, unit = blockIdx.y * 32 + lane;
-  const int head = blockIdx.x % octets * 8 + lane / 4;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int part = static_cast<int>(blockIdx.y) * Shape::kParts + (kManyRows ? warp : 0);
+  const int unit = part * 32 + lane, head = blockIdx.x % octets * 8 + lane / 4;
+  const bool writes = head < p.num_heads && (kManyRows || warp == 0);
   const int t = ws.tile_of_row[row];
-  __nv_bfloat162* out =
-      static_cast<__nv_bfloat162*>(p.o_lat) +
-      ((int64_t{row} * p.num_heads + head) * 512 + static_cast<int>(blockIdx.y) * 32) / 2 +
-      lane % 4;
+  __nv_bfloat162* out = static_cast<__nv_bfloat162*>(p.o_lat) +
+                        ((int64_t{row} * p.num_heads + head) * 512 + part * 32) / 2 + lane % 4;
+  MlaPartial value = {-INFINITY, 0, make_uint4(0, 0, 0, 0)};
   if (t < 0) {
     grid_dependency_wait();
-    if (warp == 0 && head < p.num_heads)
-      for (int k = 0; k < 4; k++) out[4 * k] = __floats2bfloat162_rn(0.f, 0.f);
+    if (writes) mla_write_partial(out, value);
     return;
   }
   const MlaTile tile = ws.tiles[t];
@@ -150,37 +177,34 @@ __global__ void __launch_bounds__(kMlaCombineWarps * 32)
     grid_dependency_wait();
     return;  // one CTA did it all
   }
-  mla_list_partials(tile, partial);
+  mla_list_partials(tile, sm.partial);
   __syncthreads();
   grid_dependency_wait();
 
   const float scale = log2_scale(p.softmax_scale);
   const int octet = (row - tile.first_row) * octets + blockIdx.x % octets;
-  // Warps take aligned runs of 2^level chunks; a block that a CTA stored may cover several runs and
-  // then belongs to the first.
-  const int level = max(0, 32 - __clz(tile.num_chunks - 1) - 3);
-  const int begin = warp << level, end = min((warp + 1) << level, tile.num_chunks);
-  MlaPartial value = {-INFINITY, 0, make_uint4(0, 0, 0, 0)};
-  if (begin < end)
-    value = mla_merge_run(ws, partial, stacks[warp], begin, end, octet, unit, lane, scale);
-  __syncwarp();
-  stacks[warp].stats[0][lane] = make_float2(value.m, value.l);
-  stacks[warp].o[0][lane] = value.o;
-  for (int step = 1; step < kMlaCombineWarps; step *= 2) {
-    __syncthreads();
-    if (warp % (2 * step) != 0) continue;
-    value = mla_merge_partials(value, mla_pop(stacks[warp + step], 0, lane), scale);
-    stacks[warp].stats[0][lane] = make_float2(value.m, value.l);
-    stacks[warp].o[0][lane] = value.o;
-  }
-  if (warp > 0) return;
-  if (head < p.num_heads) {
-    const __half2* o = reinterpret_cast<const __half2*>(&value.o);
-    for (int k = 0; k < 4; k++) {
-      const float2 v = __half22float2(o[k]);
-      out[4 * k] = __floats2bfloat162_rn(v.x, v.y);
+  if constexpr (kManyRows) {
+    value = mla_merge_run(ws, sm.partial, sm.stacks[warp], 0, tile.num_chunks, octet, unit, lane,
+                          scale);
+  } else {
+    // Warps take aligned runs of 2^level chunks; a block that a CTA stored may cover several runs
+    // and then belongs to the first.
+    const int level = max(0, 32 - __clz(tile.num_chunks - 1) - 3);
+    const int begin = warp << level, end = min((warp + 1) << level, tile.num_chunks);
+    if (begin < end)
+      value = mla_merge_run(ws, sm.partial, sm.stacks[warp], begin, end, octet, unit, lane, scale);
+    __syncwarp();
+    sm.stacks[warp].stats[0][lane] = make_float2(value.m, value.l);
+    sm.stacks[warp].o[0][lane] = value.o;
+    for (int step = 1; step < kMlaCombineWarps; step *= 2) {
+      __syncthreads();
+      if (warp % (2 * step) != 0) continue;
+      value = mla_merge_partials(value, mla_pop(sm.stacks[warp + step], 0, lane), scale);
+      sm.stacks[warp].stats[0][lane] = make_float2(value.m, value.l);
+      sm.stacks[warp].o[0][lane] = value.o;
     }
   }
+  if (writes) mla_write_partial(out, value);
 }
 
 }  // namespace coppice::kernels

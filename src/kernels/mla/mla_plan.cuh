@@ -118,6 +118,8 @@ __device__ MlaTile mla_make_tile(const MlaAttentionParams& p, const MlaWorkspace
   tile.log2_steps =
       mla_log2_steps(table, p.kv_len[tile.first_row] + p.path_len[tile.first_row] - 1);
   tile.full_steps = kv_begin / kMlaStepPositions;
+  // As far as these rows know: a position that a row of this step holds is new.
+  tile.old_steps = max(kv_begin - 1, 0) / kMlaStepPositions;
   tile.last_step = (end + kMlaStepPositions - 1) / kMlaStepPositions - 1;
   tile.num_chunks = max(tile.last_step, 0) / (1 << tile.log2_steps) + 1;
   tile.first_pass = tile.first_row * ws.passes_per_row;
@@ -188,7 +190,7 @@ struct MlaChoice {
 __device__ MlaChoice mla_search_cut(const MlaGroup* groups, int num_groups, int rounds, bool join,
                                     int num_ctas, int max_slots) {
   constexpr int kFixedSteps = 6;   // of a fragment: queries, tail, partial results
-  constexpr int kJoinedSteps = 4;  // of a joined chunk
+  constexpr int kJoinedSteps = 2;  // of a joined chunk
   const int lane = threadIdx.x % 32;
   int low = 0, high = kMlaUncut;  // high is not known to fit
   while (high - low > 1) {
@@ -233,19 +235,25 @@ __device__ MlaCut mla_choose_cut(const MlaWorkspace& ws, int num_tiles, int num_
     if (leads) {
       const MlaTile& first = ws.tiles[t];
       group.log2_steps = first.log2_steps;
-      int last_step = 0;
+      int last_step = 0, old_steps = first.old_steps;
       do {
         MlaTile& tile = ws.tiles[t + group.size];
         group.chunks = max(group.chunks, tile.num_chunks);
         last_step = max(last_step, tile.last_step);
+        old_steps = min(old_steps, tile.old_steps);
         tile.group_index = group.size++;
       } while (!prompt && t + group.size < num_tiles &&
                mla_same_group(first, ws.tiles[t + group.size]));
       group.whole_chunks =
           max(1, (last_step + 1 + ((1 << group.log2_steps) - 1) / 2) >> group.log2_steps);
+      for (int u = t - 1; !prompt && u >= 0 && ws.tiles[u].seq == first.seq; u--)
+        old_steps = min(old_steps, ws.tiles[u].old_steps);
+      for (int u = t + group.size; !prompt && u < num_tiles && ws.tiles[u].seq == first.seq; u++)
+        old_steps = min(old_steps, ws.tiles[u].old_steps);
       ws.tiles[t].group_size = group.size;
       ws.tiles[t].group_chunks = group.chunks;
       ws.tiles[t].cut_chunks = group.whole_chunks;
+      ws.tiles[t].old_steps = old_steps;
     }
     const int index = mla_block_scan(leads ? 1 : 0, num_groups, MlaAdd{}, warp_totals) - 1;
     if (leads && cut) groups[index] = group;
@@ -279,11 +287,12 @@ __global__ void __launch_bounds__(kMlaPlanThreads)
   for (int base = 0; base < num_tiles; base += blockDim.x) {
     const int t = base + threadIdx.x;
     const bool leads = t < num_tiles && ws.tiles[t].group_index == 0;
-    int parts = 0, size = 0, slots = 0, chunks = 0;
+    int parts = 0, size = 0, slots = 0, chunks = 0, old_steps = 0;
     if (leads) {
       const MlaTile& tile = ws.tiles[t];
       const MlaGroup group = {tile.group_size, tile.group_chunks, tile.log2_steps, tile.cut_chunks};
       size = group.size;
+      old_steps = tile.old_steps;
       chunks = mla_cut_chunks(group, cut);
       parts = mla_parts(group, cut);
       slots = cut.steps == kMlaUncut ? 0 : mla_part_slots(group, cut, parts);
@@ -296,7 +305,7 @@ __global__ void __launch_bounds__(kMlaPlanThreads)
       MlaTile& tile = ws.tiles[t + i];
       tile.group_size = size, tile.cut_chunks = chunks, tile.parts = parts;
       tile.first_fragment = first_fragment, tile.first_slot = first_slot;
-      tile.fragment_slots = slots;
+      tile.fragment_slots = slots, tile.old_steps = old_steps;
     }
   }
   if (threadIdx.x == 0) *ws.header = {num_tiles, num_fragments};

@@ -41,8 +41,8 @@ struct MlaTile {
   int32_t first_fragment;  // of the group; fragment of (part, tile) is part * group_size + index
   int32_t first_slot;      // of the group's partial results
   int32_t fragment_slots;  // for each fragment
-  int32_t in_table;  // one token, whose keys all lie where the block table has their positions
-  int32_t unused;
+  int32_t in_table;   // one token, whose keys all lie where the block table has their positions
+  int32_t old_steps;  // leading steps whose keys the cache had before this step of the model
 };
 
 // A run of chunks of one tile, done by one CTA.

@@ -8,17 +8,21 @@ namespace coppice::kernels {
 
 inline constexpr int kRouteWarps = 4;
 
-// Larger scores give larger keys, equal scores larger keys for lower ids. NaN counts as lowest.
-__device__ inline uint64_t route_key(float score, int expert) {
+// Larger scores give larger keys. NaN counts as lowest; 0 is no expert.
+__device__ inline uint32_t route_key(float score) {
   const uint32_t bits = __float_as_uint(score);
-  const uint32_t ordered = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-  return static_cast<uint64_t>(score == score ? ordered : 1u) << 32 | (0xFFFFFFFFu - expert);
+  return score != score ? 1u : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
 // `kPerLane` experts a lane: lane, lane + 32, ...
 template <int kPerLane>
 __global__ void __launch_bounds__(32 * kRouteWarps) moe_route_kernel(MoeRouteParams p) {
   const int token = blockIdx.x * kRouteWarps + threadIdx.x / 32, lane = threadIdx.x % 32;
+  float bias[kPerLane];  // a constant: before the wait
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    bias[i] = lane + 32 * i < p.num_experts ? p.bias[lane + 32 * i] : 0.0f;
+  }
   grid_dependency_launch();
   grid_dependency_wait();
   if (token >= p.num_tokens) return;
@@ -32,34 +36,35 @@ __global__ void __launch_bounds__(32 * kRouteWarps) moe_route_kernel(MoeRoutePar
   }
 
   float score[kPerLane];  // without bias
-  uint64_t key[kPerLane];
+  uint32_t key[kPerLane];
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
     const int expert = lane + 32 * i;
-    score[i] = 0;
-    key[i] = 0;
-    if (expert < p.num_experts) {
-      const float logit = p.logits[int64_t{token} * p.num_experts + expert];
-      score[i] = __fdiv_rn(1.0f, 1.0f + expf(-logit));
-      key[i] = route_key(score[i] + p.bias[expert], expert);
-    }
+    score[i] = expert < p.num_experts ? p.logits[int64_t{token} * p.num_experts + expert] : 0.0f;
+  }
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    score[i] = __fdiv_rn(1.0f, 1.0f + expf(-score[i]));
+    key[i] = lane + 32 * i < p.num_experts ? route_key(score[i] + bias[i]) : 0;
   }
 
   float weight = 0, sum = 0;  // lane k keeps slot k
   int chosen = 0;
   for (int slot = 0; slot < p.top_k; ++slot) {
-    uint64_t best = key[0];
+    uint32_t best = key[0];
 #pragma unroll
     for (int i = 1; i < kPerLane; ++i) best = max(best, key[i]);
+    best = __reduce_max_sync(~0u, best);
+    unsigned expert = ~0u;  // the lowest id among equals
 #pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) {
-      best = max(best, __shfl_xor_sync(~0u, best, distance));
+    for (int i = kPerLane - 1; i >= 0; --i) {
+      if (key[i] == best) expert = lane + 32 * i;
     }
-    const int expert = static_cast<int>(0xFFFFFFFFu - static_cast<uint32_t>(best));
+    expert = __reduce_min_sync(~0u, expert);
     float mine = 0;
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
-      if (expert == lane + 32 * i) {
+      if (expert == lane + 32u * i) {
         mine = score[i];
         key[i] = 0;
       }
@@ -68,7 +73,7 @@ __global__ void __launch_bounds__(32 * kRouteWarps) moe_route_kernel(MoeRoutePar
     sum = __fadd_rn(sum, unbiased);
     if (lane == slot) {
       weight = unbiased;
-      chosen = expert;
+      chosen = static_cast<int>(expert);
     }
   }
   if (lane < p.top_k) {
