@@ -159,7 +159,8 @@ void BenchRound::commit() {
                         .feature_positions = b.feature_positions,
                         .feature_slots = b.feature_slots});
   backend_.move_kv({.planes = cache_.planes(), .src = b.move_src, .dst = b.move_dst});
-  if (drafter_model_ == nullptr) return;
+  // As in the engine, features wait while nothing is drafted.
+  if (drafter_model_ == nullptr || !point_.drafting()) return;
   backend_.gather_rows(
       {.src = choices_.features, .rows = b.feature_rows, .out = b.context_features});
   drafter_model_->append_context(b.context_features, b.feature_positions, b.feature_slots,
