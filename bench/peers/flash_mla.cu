@@ -1,7 +1,7 @@
 // Times FlashMLA's dense decode (no tree mask: every row sees all context and tree keys) on the
 // shapes of `coppice bench kernels` and writes the JSON that its --peers reads. Built by
 // build_flash_mla.sh. The split plan is made once a step and is not timed, as ours is not.
-//   flash_mla OUT.json
+//   flash_mla OUT.json [HEADS]     8 or 64: only those
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -154,6 +154,9 @@ void make(Attention& a, const Shape& s, cudaStream_t stream) {
   CHECK(cudaStreamSynchronize(stream));
 }
 
+// Longer contexts are left to the shorter ones' checks: the host would take seconds each.
+constexpr int kMaxChecked = 40000;
+
 // The first row's first head against a plain softmax over all keys.
 double check(Attention& a, const Shape& s, cudaStream_t stream) {
   a.run(0, stream);
@@ -214,7 +217,9 @@ int main(int argc, char** argv) {
   cudaStream_t stream;
   CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   std::vector<Shape> shapes;
+  const int wanted = argc > 2 ? std::atoi(argv[2]) : 0;
   for (const int heads : {8, 64}) {
+    if (wanted != 0 && heads != wanted) continue;
     for (const int context : {1024, 8192, 32768, 131072})
       for (const int tree : {1, 17, 33, 64}) shapes.push_back({heads, 1, context, tree});
     for (const int context : {8192, 32768, 131072})
@@ -227,7 +232,7 @@ int main(int argc, char** argv) {
     const std::string key = "mla tp" + std::to_string(64 / s.heads) +
                             " B=" + std::to_string(s.batch) + " L=" + std::to_string(s.context) +
                             " T=" + std::to_string(s.tree);
-    const double error = check(attention, s, stream);
+    const double error = s.keys() > kMaxChecked ? 0 : check(attention, s, stream);
     if (!(error < 2e-2)) {
       std::printf("%-28s WRONG: error %.3g\n", key.c_str(), error);
       return 1;
