@@ -259,7 +259,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, MoeExpertsTest,
 
 TEST(MoeExpertsConfig, HoldsAnyRoutingOfItsSize) {
   for (int tokens : {1, 3, 8, 17, 64, 65, 300, 1024, 2048}) {
-    const MoeExpertsConfig c = choose_moe_experts_config(tokens, 8, 384, 232448, 233472);
+    const MoeExpertsConfig c =
+        choose_moe_experts_config(tokens, 8, 384, tokens == 1, 232448, 233472);
     EXPECT_GE(c.stages, 2) << tokens;
     EXPECT_LE(c.shared_bytes, 232448u);
     EXPECT_LE(c.unit_rows, 8 * c.columns);

@@ -26,16 +26,17 @@ int moe_max_units(int num_pairs, int num_experts, int unit_rows) {
 }
 
 MoeExpertsConfig choose_moe_experts_config(int num_tokens, int top_k, int num_experts,
-                                           size_t max_shared_bytes, size_t sm_shared_bytes) {
+                                           bool one_wave, size_t max_shared_bytes,
+                                           size_t sm_shared_bytes) {
   MoeExpertsConfig config;
   const int num_pairs = num_tokens * top_k;
   // Measured on H200, docs/results/moe-h200.md. With few rows per expert two blocks per SM hide
-  // each other's latency; with more, tall items share the conversion of inputs and need the
-  // registers.
+  // each other's latency, unless there is not even work for one; with more, tall items share the
+  // conversion of inputs and need the registers.
   if (num_tokens <= 96) {
     config.tiles = num_tokens <= 8 ? 1 : 2;
     config.columns = 1;
-    config.blocks_per_sm = 2;
+    config.blocks_per_sm = one_wave && config.tiles == 1 ? 1 : 2;
   } else {
     config.tiles = 4;
     config.columns = 2;

@@ -20,8 +20,10 @@ struct MoeExpertsConfig {
 template <int kTiles>
 inline constexpr int kMoeStageSteps = kTiles == 1 ? 2 : 1;
 
+// `one_wave`: gate and up of the whole call are at most one item for each SM.
 MoeExpertsConfig choose_moe_experts_config(int num_tokens, int top_k, int num_experts,
-                                           size_t max_shared_bytes, size_t sm_shared_bytes);
+                                           bool one_wave, size_t max_shared_bytes,
+                                           size_t sm_shared_bytes);
 
 // Upper bound of the number of units that any routing of this size needs.
 int moe_max_units(int num_pairs, int num_experts, int unit_rows);

@@ -46,6 +46,7 @@ ExpertGemm expert_gemm(const void* blob, int rows, int inputs) {
 using ExpertsKernel = void (*)(MoeExpertsKernelParams);
 
 ExpertsKernel pick_kernel(const MoeExpertsConfig& config) {
+  if (config.tiles == 1 && config.blocks_per_sm == 1) return moe_experts_kernel<1, 1, 1>;
   if (config.tiles == 1) return moe_experts_kernel<1, 1, 2>;
   if (config.tiles == 2) return moe_experts_kernel<2, 1, 2>;
   return moe_experts_kernel<4, 2, 1>;
@@ -78,8 +79,11 @@ cudaError_t moe_experts(const MoeExpertsParams& params, cudaStream_t stream) {
   if (params.num_tokens == 0) return cudaSuccess;
   Device device;
   if (cudaError_t error = current_device(&device); error != cudaSuccess) return error;
+  const ExpertGemm w13 = expert_gemm(params.w13, 2 * params.intermediate_size, params.hidden_size);
+  const bool one_wave =
+      params.num_tokens == 1 && params.top_k * w13.shape.blocks <= device.sm_count;
   const MoeExpertsConfig config =
-      choose_moe_experts_config(params.num_tokens, params.top_k, params.num_experts,
+      choose_moe_experts_config(params.num_tokens, params.top_k, params.num_experts, one_wave,
                                 device.max_shared_bytes, device.sm_shared_bytes);
   const ExpertsKernel kernel = pick_kernel(config);
   if (!kernel || config.stages < 2) return cudaErrorInvalidValue;
@@ -87,7 +91,7 @@ cudaError_t moe_experts(const MoeExpertsParams& params, cudaStream_t stream) {
   const size_t pairs = static_cast<size_t>(params.num_tokens) * params.top_k;
   auto* workspace = static_cast<uint8_t*>(params.workspace);
   MoeExpertsKernelParams p = {.op = params};
-  p.w13 = expert_gemm(params.w13, 2 * params.intermediate_size, params.hidden_size);
+  p.w13 = w13;
   p.w2 = expert_gemm(params.w2, params.hidden_size, params.intermediate_size);
   p.next_claim = reinterpret_cast<uint32_t*>(workspace);
   p.unit_counters = p.next_claim + 1;
