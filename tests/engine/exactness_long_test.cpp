@@ -311,13 +311,12 @@ TEST_P(LongTest, RunsAreRepeatable) {
         }
         engine_->set_commit_observer({});
         if (i == 0) first = hashes;
-        for (const auto& [position, hash] : first) {
-          const std::vector<std::uint64_t>& other = hashes[position];
-          if (hash == other) continue;
-          ADD_FAILURE() << (eager ? "op by op" : "captured") << ", kind " << kind << ", run " << i
-                        << ", position " << position << ": differ: " << differing(hash, other);
-          break;
-        }
+        std::string what;
+        for (const auto& [position, hash] : first)
+          if (hash != hashes[position])
+            what += " " + std::to_string(position) + ":" + differing(hash, hashes[position]) + ";";
+        EXPECT_EQ(what, "") << (eager ? "op by op" : "captured") << ", kind " << kind << ", run "
+                            << i;
       }
     }
   loaded_->eager = false;

@@ -134,12 +134,16 @@ struct PlantedRun {
 PlantedRun decode(Fault fault, const SpeculativeConfig& speculative, bool with_stranger) {
   constexpr std::int64_t kSeed = 3;
   PlantedBackend* recorder = nullptr;
-  auto engine = make_tiny_engine(
-      {.device = "cuda", .speculative = speculative, .wrap_backend = [&](auto inner) {
-         auto made = std::make_unique<PlantedBackend>(std::move(inner), fault);
-         recorder = made.get();
-         return made;
-       }});
+  auto engine =
+      make_tiny_engine({.device = "cuda",
+                        .speculative = speculative,
+                        .max_num_batched_tokens =
+                            512,  // prompts in one piece: norms are not told what rows they have
+                        .wrap_backend = [&](auto inner) {
+                          auto made = std::make_unique<PlantedBackend>(std::move(inner), fault);
+                          recorder = made.get();
+                          return made;
+                        }});
   TrailRecorder trails(*engine);
   Finished result, other;
   if (with_stranger) add(*engine, greedy(golden_prompt("prose_mid"), 100), other);
