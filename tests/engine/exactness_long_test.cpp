@@ -50,7 +50,50 @@ class LongPromptBackend : public ForwardingBackend {
     else
       ForwardingBackend::run_graph(key, body);
   }
+  void linear(const LinearArgs& args) override {
+    repeat("linear", args.out, [&] { ForwardingBackend::linear(args); });
+  }
+  void head_linear(const HeadLinearArgs& args) override {
+    repeat("head_linear", args.out, [&] { ForwardingBackend::head_linear(args); });
+  }
+  void moe_route(const MoeRouteArgs& args) override {
+    repeat("moe_route", args.topk_weights, [&] { ForwardingBackend::moe_route(args); });
+  }
+  void moe_experts(const MoeExpertsArgs& args) override {
+    repeat("moe_experts", args.out, [&] { ForwardingBackend::moe_experts(args); });
+  }
+  void silu_mul(const SiluMulArgs& args) override {
+    repeat("silu_mul", args.out, [&] { ForwardingBackend::silu_mul(args); });
+  }
   void mla_attention(const MlaAttentionArgs& args) override {
+    repeat("mla_attention", args.out, [&] { attend(args); });
+  }
+
+  // While set, every op above is run so many times more on the same inputs and must give the same
+  // bytes.
+  int repeats = 0;
+  struct Repeated {
+    std::int64_t runs = 0, differing_runs = 0, differing_bytes = 0;
+  };
+  std::map<std::string, Repeated> repeated;  // by op and rows
+
+ private:
+  void repeat(const std::string& name, const Tensor& out, const std::function<void()>& op) {
+    op();
+    if (repeats == 0) return;
+    const std::vector<std::byte> first = read_bytes(*this, out);
+    Repeated& count = repeated[name + " of " + out.describe()];
+    for (int i = 0; i < repeats; ++i) {
+      op();
+      const std::vector<std::byte> again = read_bytes(*this, out);
+      std::int64_t bytes = 0;
+      for (std::size_t b = 0; b < first.size(); ++b) bytes += first[b] != again[b] ? 1 : 0;
+      ++count.runs;
+      count.differing_runs += bytes > 0 ? 1 : 0;
+      count.differing_bytes += bytes;
+    }
+  }
+  void attend(const MlaAttentionArgs& args) {
     const AttentionMetadata& metadata = *args.metadata;
     if (metadata.provenance == Provenance::kDecided || metadata.max_kv_len <= kRealAttention)
       return ForwardingBackend::mla_attention(args);
@@ -61,7 +104,6 @@ class LongPromptBackend : public ForwardingBackend {
                  .out = args.out.reshape({rows, columns})});
   }
 
- private:
   static constexpr std::size_t kMaxZeros = std::size_t{1} << 20;
   const bool* eager_;
   Buffer zeros_;
@@ -92,6 +134,7 @@ class LongTest : public ::testing::TestWithParam<LongCase> {
     std::int64_t num_ranks = 0, vocab_size = 0;
     bool eager = false;
     std::shared_ptr<Oracle> oracle;
+    LongPromptBackend* backend = nullptr;
     std::unique_ptr<Engine> engine;
   };
   static std::unique_ptr<Loaded> load(std::int64_t num_ranks) {
@@ -110,8 +153,10 @@ class LongTest : public ::testing::TestWithParam<LongCase> {
     config.speculative = tree(kMaxBudget);
     EngineParts parts;
     parts.clock = &kStillClock;
-    parts.backend = std::make_unique<LongPromptBackend>(make_backend({.device = test_device()}),
-                                                        &loaded->eager);
+    auto wrapped = std::make_unique<LongPromptBackend>(make_backend({.device = test_device()}),
+                                                       &loaded->eager);
+    loaded->backend = wrapped.get();
+    parts.backend = std::move(wrapped);
     const ModelOptions options{.max_rows = 2048, .max_positions = kMaxLen};
     parts.model = make_random_model(*parts.backend, shape.config, 5, options);
     parts.make_drafter = [oracle = loaded->oracle](Backend& backend) {
@@ -320,6 +365,21 @@ TEST_P(LongTest, RunsAreRepeatable) {
       }
     }
   loaded_->eager = false;
+}
+
+// Each op by itself, on the inputs of real rounds: names the op that is not repeatable.
+TEST_P(LongTest, OpsAreRepeatable) {
+  const auto [num_ranks, context] = GetParam();
+  if (context > kRealAttention) GTEST_SKIP() << "the same ops as at the shortest context";
+  learn(context);
+  loaded_->eager = true;
+  loaded_->backend->repeats = 3;
+  for (const std::int64_t budget : {0, 16, 64}) run({request(context, 0, budget)}, 1);
+  loaded_->backend->repeats = 0;
+  loaded_->eager = false;
+  for (const auto& [op, count] : loaded_->backend->repeated)
+    EXPECT_EQ(count.differing_runs, 0)
+        << op << ": " << count.differing_bytes << " bytes in all, of " << count.runs << " runs";
 }
 
 std::vector<LongCase> long_cases() {
