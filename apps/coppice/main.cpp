@@ -2,6 +2,7 @@
 #include <array>
 #include <cstdio>
 #include <exception>
+#include <string>
 #include <string_view>
 
 #include "base/error.h"
@@ -20,6 +21,14 @@ constexpr std::array kVerbs{
     Verb{"generate", "continue a prompt; --stats compares plain, chain and tree",
          coppice::run_generate},
     Verb{"chat", "talk to a model in the terminal", coppice::run_chat},
+    Verb{"top", "watch a running server in the terminal", coppice::run_top},
+    Verb{"run-batch", "answer a file of requests (OpenAI's batch format)", coppice::run_batch},
+    Verb{"bench serve", "measure a running server; flags and output are vLLM's",
+         coppice::run_bench_serve},
+    Verb{"bench sweep", "the same at several loads, with a Pareto plot", coppice::run_bench_sweep},
+    Verb{"bench latency", "seconds for one batch, without a server", coppice::run_bench_latency},
+    Verb{"bench throughput", "tokens per second of many prompts, without a server",
+         coppice::run_bench_throughput},
     Verb{"bench", "time kernels and whole rounds on random weights", coppice::run_bench},
     Verb{"inspect", "what is in a checkpoint: architecture, sizes, format faults",
          coppice::run_inspect},
@@ -30,7 +39,7 @@ constexpr std::array kVerbs{
 void print_usage(std::FILE* out) {
   std::fprintf(out, "usage: coppice VERB [flags]    (coppice VERB --help lists the flags)\n\n");
   for (const Verb& verb : kVerbs)
-    std::fprintf(out, "  %-10.*s %.*s\n", static_cast<int>(verb.name.size()), verb.name.data(),
+    std::fprintf(out, "  %-16.*s %.*s\n", static_cast<int>(verb.name.size()), verb.name.data(),
                  static_cast<int>(verb.summary.size()), verb.summary.data());
   std::fprintf(out,
                "\nexit codes: 0 done, 1 internal fault, 2 bad flag or request, 3 damaged file, 4 "
@@ -51,8 +60,12 @@ int main(int argc, char** argv) {
     return 0;
   }
   try {
-    for (const Verb& verb : kVerbs)
+    // A verb of two words comes before that of its first one.
+    const std::string two_words = std::string(name) + " " + (argc > 2 ? argv[2] : "");
+    for (const Verb& verb : kVerbs) {
+      if (verb.name == two_words) return verb.run(argc - 2, argv + 2);
       if (verb.name == name) return verb.run(argc - 1, argv + 1);
+    }
     std::fprintf(stderr, "coppice: unknown verb '%s'\n", argv[1]);
     print_usage(stderr);
     return 2;
