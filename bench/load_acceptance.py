@@ -291,7 +291,7 @@ def server_io_seconds(server, before, after):
     """CPU of the HTTP thread: the one that sleeps in epoll when the server is idle; else the third, as they start."""
     threads = sorted(after, key=int)
     waits = {t: pathlib.Path(f"/proc/{server.process.pid}/task/{t}/wchan").read_text() for t in threads}
-    io = next((t for t in threads if "ep_poll" in waits[t]), threads[min(2, len(threads) - 1)])
+    io = next((t for t in threads if "epoll" in waits[t] or "ep_poll" in waits[t]), threads[min(2, len(threads) - 1)])
     return after[io] - before.get(io, 0)
 
 
