@@ -77,7 +77,7 @@ class Serve:
         """Sums over labels, by name."""
         sums = {}
         for line in (await self.get("/metrics"))[1].splitlines():
-            match = re.match(r"([a-z_:]+)(?:\{.*\})? (\S+)$", line)
+            match = re.match(r"([a-z_:0-9]+)(?:\{.*\})? (\S+)$", line)
             if match:
                 sums[match[1]] = sums.get(match[1], 0) + float(match[2])
         return sums

@@ -30,7 +30,7 @@ def served_names(binary):
     text = get(server.port, "/metrics")[1]
     routes = set(json.loads(get(server.port, "/openapi.json")[1])["paths"])
     server.stop()
-    return set(re.findall(r"^([a-z_:]+)\{", text, re.M)), routes
+    return set(re.findall(r"^([a-z_:0-9]+)\{", text, re.M)), routes
 
 
 def unknown_metrics(board, names):

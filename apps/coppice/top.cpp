@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "base/error.h"
 #include "client/http_client.h"
 #include "client/top_view.h"
 #include "verbs.h"
