@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 
 from test_serve_cli import MODEL, DRAFTER, ROOT, Serve, check, get
 
@@ -75,9 +76,10 @@ def check_systemd(binary, flags):
         print("skipped: systemd-analyze is absent")
         return
     here = unit.replace("/usr/local/bin/coppice", str(pathlib.Path(binary).resolve()))
-    copy_of_unit = pathlib.Path("/tmp/coppice-test.service")
-    copy_of_unit.write_text(here)
-    result = subprocess.run([tool, "verify", str(copy_of_unit)], capture_output=True, text=True, timeout=60)
+    with tempfile.TemporaryDirectory() as folder:
+        copy_of_unit = pathlib.Path(folder) / "coppice-test.service"
+        copy_of_unit.write_text(here)
+        result = subprocess.run([tool, "verify", str(copy_of_unit)], capture_output=True, text=True, timeout=60)
     complaints = [line for line in (result.stdout + result.stderr).splitlines() if "coppice-test.service" in line]
     check(not complaints, "systemd-analyze verify: " + ("clean" if not complaints else complaints[0]))
 
