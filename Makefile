@@ -3,11 +3,12 @@ JOBS ?= $(shell nproc)
 PRESET ?= cpu
 BUILD = $(if $(filter cpu ci,$(PRESET)),build,build-$(PRESET))
 
-.PHONY: help setup oracles models build demo test check format sanitize asan tsan bench cuda cuda-compile cuda-all clean
+.PHONY: help setup oracles models build demo test clients check format sanitize asan tsan bench cuda cuda-compile cuda-all clean
 
 help:
 	@echo "make demo      build, then generate text three ways from the model in models/ and compare"
 	@echo "make test      build and run all tests"
+	@echo "make clients   langchain, openai-agents, lm-eval, aiperf, schemathesis ... against the server (own .venv-clients)"
 	@echo "make check     formatting, layer table, clang-tidy"
 	@echo "make sanitize  the tests under ASan+UBSan and TSan"
 	@echo "make bench     kernels and rounds against the memory bandwidth of this machine"
@@ -34,6 +35,11 @@ test: oracles
 	@cmake --preset $(PRESET) -DCOPPICE_TESTS=ON > /dev/null
 	@cmake --build $(BUILD) -j $(JOBS)
 	@scripts/run_tests.sh $(BUILD)
+
+# Large Python packages, so neither part of make test nor of its environment.
+clients: build
+	@scripts/setup.sh --clients
+	@python3 scripts/test_clients.py $(BUILD)/apps/coppice/coppice
 
 check: setup
 	@cmake --preset cpu -DCOPPICE_TESTS=ON > /dev/null

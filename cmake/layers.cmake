@@ -3,7 +3,8 @@
 # instruction set; only run-time dispatch may call into them.
 function(coppice_layer name path)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${path}/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "/no_cuda\\.cpp$")
+  # Chosen by what the build has: see src/CMakeLists.txt.
+  list(FILTER sources EXCLUDE REGEX "/(no_cuda|grammar|no_grammar)\\.cpp$")
   coppice_layer_sources(${name} "${sources}" ${ARGN})
 endfunction()
 

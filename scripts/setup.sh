@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the build and the tests need on Debian 12: packages from apt, and with --oracles a Python environment in
-# .venv with the reference implementations that some tests compare with. Does nothing where all is there already.
+# .venv with the reference implementations that some tests compare with, with --clients
+# one in .venv-clients with other people's clients of the server. Does nothing where all is there already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,6 +27,30 @@ if ((${#missing[@]})); then
   echo "setup: installing ${missing[*]}"
   "${sudo[@]}" apt-get update -qq
   DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+fi
+
+# The C++ core of xgrammar (structured output). pip asks the package's build files for its metadata and builds nothing.
+version=$(head -n 1 scripts/xgrammar-version.txt)
+if [[ ! -d .deps/xgrammar-$version ]]; then
+  echo "setup: sources of xgrammar $version (.deps)"
+  mkdir -p .deps
+  fetched=.deps/fetch
+  rm -rf "$fetched"
+  if python3 -m venv "$fetched" && "$fetched/bin/pip" download -q --disable-pip-version-check --no-deps --no-binary xgrammar \
+      -d "$fetched/sdist" "xgrammar==$version" && tar -xzf "$fetched/sdist/xgrammar-$version.tar.gz" -C "$fetched"; then
+    mv "$fetched/xgrammar-$version" .deps/
+  else
+    echo "setup: no sources of xgrammar: the build answers requests for structured output with 501"
+  fi
+  rm -rf "$fetched"
+fi
+
+if [[ "${1:-}" == --clients ]]; then
+  python3 -m venv .venv-clients
+  while read -r package; do
+    .venv-clients/bin/pip install -q --disable-pip-version-check "$package" ||
+      echo "setup: no $package: its client will be skipped"
+  done < scripts/client-packages.txt
 fi
 
 if [[ "${1:-}" == --oracles ]]; then

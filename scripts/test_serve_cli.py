@@ -41,10 +41,10 @@ def get(port, path, body=None, headers=None):
 class Serve:
     """A running server; its log is read once it has ended."""
 
-    def __init__(self, binary, *flags, environment=None):
+    def __init__(self, binary, *flags, environment=None, max_model_len=1024):
         self.port = free_port()
         self.process = subprocess.Popen(
-            [binary, "serve", *flags, "--port", str(self.port), "--max-model-len", "1024"],
+            [binary, "serve", *flags, "--port", str(self.port), "--max-model-len", str(max_model_len)],
             stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
         self.seen = set()
         deadline = time.time() + 60

@@ -12,22 +12,37 @@
 namespace coppice {
 namespace {
 
-// COPPICE_MAX_NUM_SEQS for --max-num-seqs: flag beats environment.
-void read_environment(CLI::App& app) {
-  for (CLI::Option* option : app.get_options()) {
-    if (option->get_lnames().empty()) continue;
-    std::string name = "COPPICE_" + option->get_lnames().front();
-    for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
-    option->envname(name);
-  }
+// COPPICE_MAX_NUM_SEQS of max-num-seqs.
+std::string variable_of(std::string_view flag) {
+  std::string name = "COPPICE_" + std::string(flag);
+  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
+  return name;
 }
 
-// The --config file's flags go in front of the given ones, so that those win.
+void read_environment(CLI::App& app) {
+  for (CLI::Option* option : app.get_options())
+    if (!option->get_lnames().empty()) option->envname(variable_of(option->get_lnames().front()));
+}
+
+// A file's arguments without the flags that the environment sets, which beats the file.
+std::vector<std::string> without_set_variables(const std::vector<std::string>& arguments) {
+  std::vector<std::string> kept;
+  bool dropping = false;
+  for (const std::string& argument : arguments) {
+    if (argument.starts_with("--"))
+      dropping = std::getenv(variable_of(argument.substr(2)).c_str()) != nullptr;
+    if (!dropping) kept.push_back(argument);
+  }
+  return kept;
+}
+
+// The --config file's flags join the given ones, which win over the environment, which wins over
+// the file.
 std::vector<std::string> with_config_file(std::vector<std::string> arguments) {
   for (std::size_t i = 0; i + 1 < arguments.size(); ++i) {
     if (arguments[i] != "--config") continue;
     std::vector<std::string> all =
-        normalize_arguments(read_config_file(arguments[i + 1])).arguments;
+        without_set_variables(normalize_arguments(read_config_file(arguments[i + 1])).arguments);
     arguments.erase(arguments.begin() + static_cast<std::ptrdiff_t>(i),
                     arguments.begin() + static_cast<std::ptrdiff_t>(i) + 2);
     // The positional model must not be taken for the value of the file's last flag.

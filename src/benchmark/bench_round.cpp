@@ -28,6 +28,7 @@ RoundSizes sizes_of(const RoundPoint& point, const Drafter& drafter,
           .max_path = drafter.max_depth() + 1,
           .max_blocks = blocks_of(point),
           .num_buckets = 1,
+          .max_outputs = point.batch,
           .feature_size = feature_size(drafter_model)};
 }
 

@@ -60,4 +60,13 @@ void BlockAllocator::mark_cached(std::int32_t block) {
   at(block).cached = true;
 }
 
+void BlockAllocator::unmark_cached(std::int32_t block) {
+  Block& entry = at(block);
+  COPPICE_CHECK(entry.cached, "block ", block, " is not cached");
+  entry.cached = false;
+  if (entry.ref_count > 0) return;
+  idle_.erase(entry.idle_place);
+  free_.push_back(block);
+}
+
 }  // namespace coppice

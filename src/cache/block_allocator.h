@@ -35,6 +35,8 @@ class BlockAllocator {
   void release(std::int32_t block);
   // The prefix index now names this used block.
   void mark_cached(std::int32_t block);
+  // It no longer does; an idle block turns free. The listener is not told.
+  void unmark_cached(std::int32_t block);
 
   // Told before an idle block is reused: its contents are about to go.
   void set_eviction_listener(std::function<void(std::int32_t block)> listener) {

@@ -83,6 +83,12 @@ void PrefixIndex::insert(std::span<const std::int32_t> tokens, std::span<const s
   }
 }
 
+void PrefixIndex::clear() {
+  for (const auto& [block, node] : node_of_block_) allocator_.unmark_cached(block);
+  node_of_block_.clear();
+  roots_.clear();
+}
+
 void PrefixIndex::forget(std::int32_t block) {
   const auto found = node_of_block_.find(block);
   COPPICE_CHECK(found != node_of_block_.end(), "block ", block, " is not indexed");

@@ -41,6 +41,10 @@ class PrefixIndex {
   void insert(std::span<const std::int32_t> tokens, std::span<const std::int32_t> blocks,
               std::span<const Provenance> provenance, const std::string& salt);
 
+  // Forgets every block: idle ones turn free, used ones stay with their holders, whose next full
+  // block names them again.
+  void clear();
+
   std::int64_t num_blocks() const { return static_cast<std::int64_t>(node_of_block_.size()); }
   const PrefixStats& stats() const { return stats_; }
 

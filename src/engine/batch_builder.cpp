@@ -100,6 +100,20 @@ BatchBuilder::PrefillRows BatchBuilder::build_prefill(std::span<const PrefillChu
     offsets[place + 1] = static_cast<std::int32_t>(output_rows.size());
   }
   const std::int64_t count = rows.size(), num_outputs = std::ssize(output_rows);
+  PrefillRows result;
+  std::int64_t first_row = 0;
+  for (const PrefillChunk& chunk : chunks) {
+    for (std::int64_t i = 0; i < chunk.num_scored; ++i) {
+      const auto row = static_cast<std::size_t>(first_row + i);
+      output_rows.push_back(static_cast<std::int32_t>(row));
+      output_positions.push_back(rows.positions[row]);
+      output_seqs.push_back(rows.seq_of_row[row]);
+      output_slots.push_back(rows.slots[row]);
+      result.scored_tokens.push_back(
+          chunk.sequence->tokens[static_cast<std::size_t>(chunk.begin + i + 1)]);
+    }
+    first_row += chunk.count;
+  }
   const auto upload = [&](const Tensor& tensor, const std::vector<std::int32_t>& values) {
     const Tensor target = tensor.rows(0, std::ssize(values) / tensor.row_size());
     backend_.upload(target, values.data());
@@ -111,7 +125,6 @@ BatchBuilder::PrefillRows BatchBuilder::build_prefill(std::span<const PrefillChu
   upload(buffers_.output_seqs, output_seqs);
   upload(buffers_.output_slots, output_slots);
   upload(buffers_.output_nodes, std::vector<std::int32_t>(output_rows.size(), 0));
-  PrefillRows result;
   result.num_outputs = num_outputs;
   result.batch = {.token_ids = upload(buffers_.token_ids, rows.token_ids),
                   .positions = upload(buffers_.positions, rows.positions),

@@ -26,9 +26,11 @@ class BatchBuilder {
 
   struct PrefillRows {
     ForwardBatch batch;
-    std::int64_t num_outputs = 0;
+    std::int64_t num_outputs = 0;             // rows that sample
+    std::vector<std::int32_t> scored_tokens;  // behind them: rows scored, the token each one scores
   };
-  // Writes the rows of all chunks. Those that sample become outputs, in order; their places are
+  // Writes the rows of all chunks. Those that sample become outputs, by place, then the scored
+  // ones, chunk by chunk; the sampling places are
   // ready for accept_path with a tree of the root alone, all other places of `num_places` empty.
   PrefillRows build_prefill(std::span<const PrefillChunk> chunks, Provenance provenance,
                             std::int64_t num_places);

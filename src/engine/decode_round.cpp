@@ -7,7 +7,7 @@
 namespace coppice {
 namespace {
 
-enum GraphKind : std::int32_t { kRound = 1 };
+enum GraphKind : std::int32_t { kRound = 1, kPropose = 3, kJudge = 4 };
 
 std::int32_t narrow(std::int64_t value) {
   return static_cast<std::int32_t>(value);
@@ -16,34 +16,60 @@ std::int32_t narrow(std::int64_t value) {
 std::int32_t variant_of(const RoundShape& shape) {
   const SampleOptions& sample = shape.sample;
   return (sample.greedy ? 1 : 0) | (sample.log_probs ? 2 : 0) | (sample.top_log_probs ? 4 : 0) |
-         (shape.drafting ? 8 : 0) | (shape.cut_by_cost ? 16 : 0);
+         (shape.drafting ? 8 : 0) | (shape.cut_by_cost ? 16 : 0) | (sample.masked ? 32 : 0);
 }
 
 }  // namespace
 
 std::int64_t DecodeRound::launch(const RoundShape& shape) {
-  Backend& backend = parts_.backend;
   std::int64_t rows = shape.max_rows;
-  const auto body = [&] {
+  const auto propose = [&] {
     start();
     draft(shape);
     build_trees(shape);
     cut_and_compile(shape);
     rows = rows_to_verify(shape);
+  };
+  const auto judge = [&] {
     verify(shape, rows);
     commit(shape, rows);
   };
-  if (shape.eager)
-    body();
-  else
-    backend.run_graph({kRound, narrow(shape.batch), narrow(shape.max_rows), variant_of(shape)},
-                      body);
+  if (shape.sample.masked) {
+    run(kPropose, shape, propose);
+    mask(shape, rows);
+    run(kJudge, shape, judge);
+  } else {
+    run(kRound, shape, [&] {
+      propose();
+      judge();
+    });
+  }
   choices_ = parts_.verifier.outputs(rows, rows);
   // Without drafts every row is decided, and its features wait until the drafter is wanted.
   if (parts_.drafter_model != nullptr && !shape.drafting)
     parts_.backlog->add(choices_.features, parts_.buffers.positions.rows(0, rows),
                         parts_.buffers.slots.rows(0, rows));
   return parts_.buffers.start_results(shape.sample.log_probs);
+}
+
+void DecodeRound::run(std::int32_t kind, const RoundShape& shape,
+                      const std::function<void()>& body) {
+  if (shape.eager)
+    body();
+  else
+    parts_.backend.run_graph({kind, narrow(shape.batch), narrow(shape.max_rows), variant_of(shape)},
+                             body);
+}
+
+// Between the two graphs: the host sees the trees and says what each node may choose.
+void DecodeRound::mask(const RoundShape& shape, std::int64_t rows) {
+  RoundBuffers& b = parts_.buffers;
+  const RoundResults& trees = b.finish_results(b.start_results(false));
+  const Tensor allowed = parts_.verifier.outputs(rows, rows).allowed;
+  host_masks_.assign(static_cast<std::size_t>(rows * allowed.shape(1)), -1);
+  shape.fill_masks(trees, host_masks_);
+  parts_.backend.upload(allowed, host_masks_.data());
+  parts_.backend.synchronize();  // the next round writes host_masks_ again
 }
 
 void DecodeRound::draft(const RoundShape& shape) {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <array>
+#include <functional>
+#include <span>
 
 #include "base/clock.h"
 #include "engine/context_backlog.h"
@@ -13,6 +15,10 @@
 
 namespace coppice {
 
+// Fills the masks of a verify step, one row of ceil(vocab_size / 32) words a row of the step. The
+// trees, as cut, and row_offsets of `results` are valid.
+using MaskSource = std::function<void(const RoundResults& results, std::span<std::int32_t> masks)>;
+
 struct RoundShape {
   std::int64_t batch = 0;     // places 0 .. batch - 1
   std::int64_t max_rows = 0;  // of the verify step; trees are cut to fit
@@ -20,6 +26,7 @@ struct RoundShape {
   bool cut_by_cost = false;   // trees are cut to the best bucket of the cost table
   bool eager = false;         // op by op, never from a captured graph
   SampleOptions sample = {};
+  MaskSource fill_masks = {};  // with sample.masked
 };
 
 // What a round works on; everything outlives it.
@@ -45,7 +52,8 @@ class DecodeRound {
   explicit DecodeRound(const RoundParts& parts) : parts_(parts) {}
 
   // Enqueues the five verbs, one graph, and the copy of what they found. Returns the step, whose
-  // results RoundBuffers has.
+  // results RoundBuffers has. With masks it is two graphs, and the host fills the masks in between:
+  // then no other round may be in flight.
   std::int64_t launch(const RoundShape& shape);
   // The last two verbs' tail, for prefill steps too: emit the choices of `out`, whose rows lie at
   // `slots`, move keys, keep features.
@@ -57,6 +65,8 @@ class DecodeRound {
   const Verifier::Choices& choices() const { return choices_; }
 
  private:
+  void run(std::int32_t kind, const RoundShape& shape, const std::function<void()>& body);
+  void mask(const RoundShape& shape, std::int64_t rows);
   void draft(const RoundShape& shape);
   void build_trees(const RoundShape& shape);
   void cut_and_compile(const RoundShape& shape);
@@ -72,6 +82,7 @@ class DecodeRound {
 
   RoundParts parts_;
   Verifier::Choices choices_;
+  std::vector<std::int32_t> host_masks_;
 };
 
 }  // namespace coppice

@@ -22,8 +22,12 @@ RequestId Engine::Impl::add_request(Request request, OutputCallback callback) {
       static_cast<std::int64_t>((std::uint64_t{derived[0]} << 32 | derived[1]) >> 1));
   static_assert(kMaxEosTokenIds <= kMaxStopIds / 2);  // the other half is the request's
   sequence->stop_ids = sampling.stop_token_ids;
-  if (!sampling.ignore_eos)
+  // An output with a grammar ends with a stop id and in no other way.
+  if (!sampling.ignore_eos || sampling.structured.grammar)
     for (const std::int64_t eos : model_config().eos_token_ids) sequence->stop_ids.push_back(eos);
+  sequence->constraint =
+      TokenConstraint::make(sampling, sequence->stop_ids, model_config().vocab_size);
+  if (sequence->constraint) sequence->request.sampling.min_tokens = 0;  // the constraint's now
   sequence->stats.arrival_ns = clock_.now_ns();
   ++metrics_.num_requests;
   scheduler_.add(std::move(sequence));
@@ -118,6 +122,9 @@ bool Engine::finish(RequestId id, std::int64_t num_output_tokens) {
 }
 bool Engine::preempt(RequestId id) {
   return impl_->preempt(id);
+}
+void Engine::reset_prefix_cache() {
+  impl_->reset_prefix_cache();
 }
 bool Engine::step() {
   return impl_->step();

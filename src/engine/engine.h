@@ -84,6 +84,9 @@ class Engine {
   // it does not run.
   bool preempt(RequestId id);
 
+  // Forgets all cached prefixes; requests that run are not touched.
+  void reset_prefix_cache();
+
   // One prefill or decode step. False when there is nothing to do.
   bool step();
   bool has_work() const;

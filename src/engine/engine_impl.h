@@ -18,7 +18,7 @@ struct PendingOutput {
   RequestId id = 0;
   OutputCallback callback;
   std::vector<std::int32_t> token_ids;
-  std::vector<TokenLogprob> logprobs;
+  std::vector<TokenLogprob> logprobs, prompt_logprobs;
   EndReason end_reason = EndReason::kNone;
   std::optional<std::int32_t> stop_token_id;
   RequestStats stats;
@@ -51,6 +51,7 @@ class Engine::Impl {
   std::string describe() const;
 
   bool has_work() const { return scheduler_.has_work(); }
+  void reset_prefix_cache() { index_.clear(); }
   const ModelConfig& model_config() const { return runner_.model().config(); }
   std::int64_t max_model_len() const { return max_model_len_; }
   std::int64_t max_request_len() const {
@@ -111,6 +112,7 @@ class Engine::Impl {
   void launch(const StepPlan& plan);
   void land();
   void learn(std::span<Sequence* const> sequences, const Flight& flight);
+  static void take_prompt_score(Sequence& sequence, std::int64_t position, TokenLogprob score);
   void take_tokens(Sequence& sequence, bool decoded);
   TokenLogprob read_logprob(const Sequence& sequence, std::int64_t i) const;
   void trace_commit(const Sequence& sequence, std::int64_t position,
@@ -122,6 +124,7 @@ class Engine::Impl {
     options.greedy &= is_plain_greedy(sampling);
     options.log_probs |= sampling.logprobs.has_value();
     options.top_log_probs |= sampling.logprobs.value_or(0) > 0;
+    options.masked |= sequence.constraint != nullptr;
   }
 
   EngineConfig config_;

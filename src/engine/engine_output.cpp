@@ -32,6 +32,14 @@ TokenLogprob Engine::Impl::read_logprob(const Sequence& sequence, std::int64_t i
   return logprob;
 }
 
+// A resumed sequence computes rows again: what is there stays.
+void Engine::Impl::take_prompt_score(Sequence& sequence, std::int64_t position,
+                                     TokenLogprob score) {
+  if (position != std::ssize(sequence.prompt_logprobs)) return;
+  score.top.resize(static_cast<std::size_t>(*sequence.request.sampling.prompt_logprobs));
+  sequence.prompt_logprobs.push_back(std::move(score));
+}
+
 // What the step emitted for one sequence becomes its own.
 void Engine::Impl::take_tokens(Sequence& sequence, bool decoded) {
   const RoundResults& results = runner_.results();
@@ -44,6 +52,10 @@ void Engine::Impl::take_tokens(Sequence& sequence, bool decoded) {
     output.logprobs.push_back(read_logprob(sequence, i));
   const std::int64_t position = sequence.num_computed;
   sequence.tokens.insert(sequence.tokens.end(), emitted.begin(), emitted.end());
+  // A dead end: what came after the last allowed token is no output.
+  std::size_t num_allowed = emitted.size();
+  for (std::size_t i = 0; sequence.constraint && i < num_allowed; ++i)
+    if (!sequence.constraint->accept(emitted[i])) num_allowed = i;
   RequestStats& stats = sequence.stats;
   if (decoded) {
     sequence.num_computed += count;
@@ -60,15 +72,18 @@ void Engine::Impl::take_tokens(Sequence& sequence, bool decoded) {
   if (stats.first_token_ns == 0) stats.first_token_ns = clock_.now_ns();
   output.end_reason =
       end_reason_of(static_cast<FinishReason>(results.finish_reason.data<std::int32_t>()[place]));
+  if (num_allowed < emitted.size()) output.end_reason = EndReason::kError;
   if (output.end_reason == EndReason::kStop) output.stop_token_id = emitted.back();
   if (output.end_reason == EndReason::kError) ++metrics_.num_not_finite;
   if (output.end_reason != EndReason::kNone) {
     stats.end_ns = clock_.now_ns();
     ended_.push_back(sequence.id);
   }
+  output.prompt_logprobs = std::exchange(sequence.prompt_logprobs, {});
   output.id = sequence.id;
   output.callback = sequence.callback;
-  output.token_ids.assign(emitted.begin(), emitted.end());
+  output.token_ids.assign(emitted.begin(),
+                          emitted.begin() + static_cast<std::ptrdiff_t>(num_allowed));
   output.stats = stats;
   pending_.push_back(std::move(output));
 }
@@ -111,6 +126,7 @@ void Engine::Impl::deliver() {
     output.callback({.id = output.id,
                      .token_ids = output.token_ids,
                      .logprobs = output.logprobs,
+                     .prompt_logprobs = output.prompt_logprobs,
                      .end_reason = output.end_reason,
                      .stop_token_id = output.stop_token_id,
                      .stats = &output.stats});

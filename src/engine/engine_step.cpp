@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/engine_impl.h"
+#include "engine/step_masks.h"
 
 namespace coppice {
 namespace {
@@ -47,6 +48,8 @@ bool Engine::Impl::may_launch() const {
   if (std::ssize(flights_) > rounds_ahead() || !scheduler_.is_steady()) return false;
   const double on_their_way =
       static_cast<double>(flights_.size()) * std::max(1.0, metrics_.tokens_per_round());
+  // Masks follow from the tokens before them.
+  if (flights_.back().shape.sample.masked) return false;
   const auto goes_on = [&](const Flight::Member& member) {
     const Sequence* sequence = scheduler_.find(member.id);
     return sequence != nullptr && static_cast<double>(sequence->num_output()) + on_their_way <
@@ -59,17 +62,22 @@ void Engine::Impl::prefill(const StepPlan& plan) {
   const std::int64_t start = clock_.now_ns();
   SampleOptions options{.greedy = true};
   for (const PrefillChunk& chunk : plan.chunks) {
+    if (chunk.sequence->stats.start_ns == 0) chunk.sequence->stats.start_ns = start;
     runner_.places().sync_place(*chunk.sequence);
     if (chunk.samples) join_options(options, *chunk.sequence);
     metrics_.num_prefill_tokens += chunk.count;
   }
   last_was_round_ = false;
-  runner_.prefill(plan.chunks, plan.provenance, plan.batch, options);
+  runner_.prefill(plan.chunks, plan.provenance, plan.batch, options,
+                  [&](std::span<std::int32_t> masks) { fill_prefill_masks(plan, masks); });
   ++metrics_.num_prefill_steps;
   metrics_.prefill_ns += clock_.now_ns() - start;
   std::int32_t output = 0;
+  std::size_t scored = 0;
   for (const PrefillChunk& chunk : plan.chunks) {
     Sequence& sequence = *chunk.sequence;
+    for (std::int64_t i = 0; i < chunk.num_scored; ++i)
+      take_prompt_score(sequence, chunk.begin + i, runner_.prompt_scores()[scored++]);
     sequence.num_computed += chunk.count;
     if (commit_observer) {
       std::vector<std::int32_t> rows(static_cast<std::size_t>(chunk.count), -1);
@@ -121,7 +129,13 @@ void Engine::Impl::launch(const StepPlan& plan) {
   shape.max_rows = budgets.max_rows;
   shape.drafting = budgets.drafting;
   shape.cut_by_cost = budgets.cut_by_cost;
+  shape.fill_masks = [&](const RoundResults& results, std::span<std::int32_t> masks) {
+    const std::int64_t begin = clock_.now_ns();
+    fill_round_masks(plan, results, masks, mask_words(model_config().vocab_size));
+    metrics_.mask_ns += clock_.now_ns() - begin;
+  };
   flight.round = runner_.launch(shape, budgets, *controller_);
+  shape.fill_masks = nullptr;
   flight.rows = runner_.round().choices().logits.shape(0);
   flight.automatic = budgets.automatic;
   flight.follows = std::exchange(last_was_round_, true);
@@ -181,6 +195,11 @@ void Engine::Impl::learn(std::span<Sequence* const> sequences, const Flight& fli
     metrics_.num_decode_tokens += emitted;
     metrics_.num_draft_tokens += nodes;
     metrics_.num_accepted_tokens += accepted;
+    if (sequence->constraint && sequence->constraint->grammar_started()) {
+      ++metrics_.num_grammar_rounds;
+      metrics_.num_grammar_draft_tokens += nodes;
+      metrics_.num_grammar_accepted_tokens += accepted;
+    }
     tokens += emitted;
     if (shape.drafting)
       controller_->observe_outcome({.predicted = predicted, .accepted_depth = accepted});

@@ -22,6 +22,9 @@ struct EngineMetrics {
   std::int64_t num_accepted_tokens = 0;         // nodes accepted
   std::vector<std::int64_t> drafts_at_depth;    // [depth]: rounds whose tree reached it
   std::vector<std::int64_t> accepted_at_depth;  // [depth]: rounds that accepted a node there
+  // The part of them in which a grammar masked the nodes.
+  std::int64_t num_grammar_rounds = 0, num_grammar_draft_tokens = 0;
+  std::int64_t num_grammar_accepted_tokens = 0, mask_ns = 0;
   std::array<std::int64_t, kNumVerbs> verb_ns{};
   std::int64_t decode_ns = 0;
   // Between the end of a round and the start of the next one on the device, where both were

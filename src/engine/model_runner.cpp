@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::int64_t kDefaultNgramTokens = 8;
 constexpr std::int64_t kDefaultCacheBytes = std::int64_t{1} << 30;
-constexpr std::int32_t kMeasureGraph = 2;  // GraphKey::kind; a round's is 1
+constexpr std::int32_t kMeasureGraph = 2;  // GraphKey::kind; rounds have 1, 3 and 4
 constexpr std::int64_t kSpareBlocks = 4;   // of a sequence, for what two rounds may touch
 
 }  // namespace
@@ -97,12 +97,14 @@ void ModelRunner::set_speculative(const SpeculativeConfig& speculative) {
                       .max_path = drafter_->max_depth() + 1,
                       .max_blocks = 0,
                       .num_buckets = kNumRowBuckets,
+                      .max_outputs = config_.max_num_seqs + kMaxScoredRows,
                       .feature_size = feature_size};
   const std::int64_t look_ahead = std::max(drafter_->lookahead(), max_nodes + 1);
   sizes.max_blocks = (max_model_len_ + 2 * sizes.max_path + look_ahead) / kBlockSize + 1;
   buffers_ = std::make_unique<RoundBuffers>(backend, sizes);
-  verifier_ = std::make_unique<Verifier>(backend, *parts_.model, *cache_, max_rows,
-                                         max_verify_rows_, feature_size);
+  verifier_ =
+      std::make_unique<Verifier>(backend, *parts_.model, *cache_, max_rows,
+                                 std::max(max_verify_rows_, sizes.max_outputs), feature_size);
   batch_builder_ = std::make_unique<BatchBuilder>(backend, *buffers_, *sampling_);
   if (has_drafter_model())
     backlog_ = std::make_unique<ContextBacklog>(backend, feature_size, max_verify_rows_);
@@ -124,16 +126,29 @@ std::int64_t ModelRunner::reserve() const {
 }
 
 void ModelRunner::prefill(std::span<const PrefillChunk> chunks, Provenance provenance,
-                          std::int64_t batch, const SampleOptions& options) {
+                          std::int64_t batch, const SampleOptions& options,
+                          const std::function<void(std::span<std::int32_t>)>& fill_masks) {
   RoundBuffers& b = *buffers_;
+  Backend& backend = *parts_.backend;
   const BatchBuilder::PrefillRows rows = batch_builder_->build_prefill(chunks, provenance, batch);
-  prefill_choices_ = verifier_->outputs(rows.batch.num_rows(), rows.num_outputs);
+  prompt_scores_.clear();
+  prefill_choices_ =
+      verifier_->outputs(rows.batch.num_rows(), rows.num_outputs + std::ssize(rows.scored_tokens));
   verifier_->forward(rows.batch, prefill_choices_);
   if (has_drafter_model())
     parts_.drafter_model->append_context(prefill_choices_.features, rows.batch.positions,
                                          rows.batch.slots, *drafter_cache_, provenance);
+  if (!rows.scored_tokens.empty()) score_prompt(rows, batch);
   if (rows.num_outputs == 0) return;
+  prefill_choices_ = verifier_->outputs(rows.batch.num_rows(), rows.num_outputs);
   const std::int64_t outputs = rows.num_outputs;
+  if (options.masked) {
+    std::vector<std::int32_t> masks(
+        static_cast<std::size_t>(outputs * prefill_choices_.allowed.shape(1)), -1);
+    fill_masks(masks);
+    backend.upload(prefill_choices_.allowed, masks.data());
+    backend.synchronize();
+  }
   const TreeBuffers& trees = b.results.trees;
   verifier_->sample(prefill_choices_, b.output_positions.rows(0, outputs),
                     b.output_seqs.rows(0, outputs), b.output_nodes.rows(0, outputs), trees,
@@ -141,6 +156,38 @@ void ModelRunner::prefill(std::span<const PrefillChunk> chunks, Provenance prove
   round_->accept(batch, prefill_choices_, b.output_slots);
   round_->gather_log_probs(batch, prefill_choices_, options);
   results_ = &b.finish_results(b.start_results(options.log_probs));
+}
+
+// Each scored row is made to choose the token that follows it, by a mask of that token alone: the
+// choice's log-probability is that of the raw logits.
+void ModelRunner::score_prompt(const BatchBuilder::PrefillRows& rows, std::int64_t batch) {
+  Backend& backend = *parts_.backend;
+  const RoundBuffers& b = *buffers_;
+  const std::int64_t first = rows.num_outputs, count = std::ssize(rows.scored_tokens);
+  const Verifier::Choices out = verifier_->outputs_from(first, count);
+  const std::int64_t words = out.allowed.shape(1);
+  std::vector<std::int32_t> masks(static_cast<std::size_t>(count * words), 0);
+  for (std::int64_t row = 0; row < count; ++row) {
+    const std::int32_t token = rows.scored_tokens[static_cast<std::size_t>(row)];
+    masks[static_cast<std::size_t>(row * words + token / 32)] =
+        static_cast<std::int32_t>(1u << (token % 32));
+  }
+  backend.upload(out.allowed, masks.data());
+  verifier_->sample(out, b.output_positions.rows(first, count), b.output_seqs.rows(first, count),
+                    b.output_nodes.rows(first, count), b.results.trees, sampling_->view(batch),
+                    {.log_probs = true, .top_log_probs = true, .masked = true});
+  std::vector<float> log_probs(static_cast<std::size_t>(count));
+  std::vector<std::int32_t> top_ids(static_cast<std::size_t>(count * kMaxLogprobs));
+  std::vector<float> top_log_probs(top_ids.size());
+  backend.download(log_probs.data(), out.log_probs);
+  backend.download(top_ids.data(), out.top_ids);
+  backend.download(top_log_probs.data(), out.top_log_probs);
+  for (std::size_t row = 0; row < log_probs.size(); ++row) {
+    TokenLogprob score{.logprob = log_probs[row], .top = {}};
+    for (std::size_t i = row * kMaxLogprobs; i < (row + 1) * kMaxLogprobs; ++i)
+      score.top.emplace_back(top_ids[i], top_log_probs[i]);
+    prompt_scores_.push_back(std::move(score));
+  }
 }
 
 double ModelRunner::catch_up() {

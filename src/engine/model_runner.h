@@ -17,8 +17,13 @@ class ModelRunner {
 
   // Chunks of one provenance. Afterwards results() tell the first tokens of the chunks that sample.
   // No round may be in flight.
+  // fill_masks is called with options.masked: one row a sampling sequence, by place.
   void prefill(std::span<const PrefillChunk> chunks, Provenance provenance, std::int64_t batch,
-               const SampleOptions& options);
+               const SampleOptions& options,
+               const std::function<void(std::span<std::int32_t>)>& fill_masks);
+  // Of the scored rows of the last prefill step, chunk by chunk: log-probability of the prompt
+  // token behind each and its kMaxLogprobs best alternatives.
+  const std::vector<TokenLogprob>& prompt_scores() const { return prompt_scores_; }
   // Enqueues a round and returns its number.
   std::int64_t launch(const RoundShape& shape, const RoundBudgets& budgets,
                       const BudgetController& controller);
@@ -63,6 +68,7 @@ class ModelRunner {
 
  private:
   std::int64_t choose_num_blocks() const;
+  void score_prompt(const BatchBuilder::PrefillRows& rows, std::int64_t batch);
   std::unique_ptr<Drafter> make_drafter(const SpeculativeConfig& speculative);
   std::int64_t max_nodes_of(const SpeculativeConfig& speculative) const;
 
@@ -80,6 +86,7 @@ class ModelRunner {
   std::unique_ptr<DecodeRound> round_;
   const RoundResults* results_ = nullptr;  // of the last step that was waited for
   Verifier::Choices prefill_choices_;
+  std::vector<TokenLogprob> prompt_scores_;
 };
 
 }  // namespace coppice

@@ -30,7 +30,7 @@ enum class EndReason {
   kStop,     // a stop id was emitted, or Engine::finish was called
   kLength,   // max_tokens, or the longest sequence the engine holds
   kAborted,  // Engine::cancel
-  kError,    // the model's logits held NaN or infinity
+  kError,    // no token to choose: logits with NaN or infinity, or a grammar's dead end
 };
 const char* name_of(EndReason reason);  // "", "stop", "length", "abort", "error"
 
@@ -47,7 +47,8 @@ struct RequestStats {
   std::int64_t num_draft_tokens = 0;     // nodes verified, without roots
   std::int64_t num_accepted_tokens = 0;  // nodes accepted
   std::int64_t num_preemptions = 0;
-  std::int64_t arrival_ns = 0, first_token_ns = 0, end_ns = 0;  // engine clock; 0: not yet
+  std::int64_t arrival_ns = 0, start_ns = 0, first_token_ns = 0,
+               end_ns = 0;  // engine clock; 0: not yet
 };
 
 // Valid during the callback.
@@ -55,6 +56,8 @@ struct RequestOutput {
   RequestId id = 0;
   std::span<const std::int32_t> token_ids;  // new since the last output; a stop id included
   std::span<const TokenLogprob> logprobs;   // one for each token if asked for, else empty
+  // With the first tokens, if asked for: of prompt tokens 1, 2, ..., given what is before each.
+  std::span<const TokenLogprob> prompt_logprobs = {};
   EndReason end_reason = EndReason::kNone;
   std::optional<std::int32_t> stop_token_id;  // with kStop, when an id stopped it
   const RequestStats* stats = nullptr;

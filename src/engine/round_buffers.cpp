@@ -76,7 +76,7 @@ RoundBuffers::RoundBuffers(Backend& backend, const RoundSizes& sizes)
     fields.push_back({tensor, DType::kI32, rows});
   for (Tensor* tensor :
        {&output_rows, &output_positions, &output_seqs, &output_nodes, &output_slots})
-    fields.push_back({tensor, DType::kI32, batch});
+    fields.push_back({tensor, DType::kI32, sizes.max_outputs});
   for (Tensor* tensor : {&move_src, &move_dst, &feature_rows, &feature_positions, &feature_slots})
     fields.push_back({tensor, DType::kI32, batch * path_size});
   if (sizes.feature_size > 0)

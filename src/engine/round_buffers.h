@@ -16,6 +16,7 @@ struct RoundSizes {
   std::int64_t max_path = 0;      // nodes of one path, root included
   std::int64_t max_blocks = 0;    // of one sequence's block table
   std::int64_t num_buckets = 0;   // of the cost table
+  std::int64_t max_outputs = 0;   // rows of a prefill step whose logits are wanted
   std::int64_t feature_size = 0;  // columns of the drafter's features; 0: none
 };
 
@@ -56,8 +57,8 @@ class RoundBuffers {
   Tensor token_ids, positions, slots, seq_of_row, node_of_row, kv_len, path_len;  // [T] i32
   Tensor path;  // [T, max_path] i32
 
-  // The rows of a prefill step whose choice is wanted
-  Tensor output_rows, output_positions, output_seqs, output_nodes, output_slots;  // [B] i32
+  // The rows of a prefill step whose choice or logits are wanted
+  Tensor output_rows, output_positions, output_seqs, output_nodes, output_slots;  // [max_outputs]
 
   // Commit
   Tensor move_src, move_dst;                              // [B * max_path] i32

@@ -78,7 +78,7 @@ bool Scheduler::try_admit(Sequence& sequence) {
   const auto place = std::find(places_.begin(), places_.end(), nullptr);
   if (place == places_.end()) return false;
   const std::int64_t target = sequence.prefill_target();
-  if (limits_.prefix_caching) {
+  if (limits_.prefix_caching && !sequence.scores_prompt()) {
     // At least one row is left to compute where its choice is wanted. Exact sharing ends with the
     // prompt: decided tokens come from decode ops only.
     const bool fresh = sequence.num_output() == 0;
@@ -145,7 +145,7 @@ bool Scheduler::is_steady() const {
 
 void Scheduler::plan_prefill(StepPlan& plan) {
   plan.kind = StepPlan::Kind::kPrefill;
-  std::int64_t room = limits_.max_num_batched_tokens;
+  std::int64_t room = limits_.max_num_batched_tokens, scored_room = kMaxScoredRows;
   for (const auto& sequence : running_) {
     if (sequence->state != SequenceState::kPrefill || room == 0) continue;
     const bool prompt = sequence->num_computed < sequence->prompt_len;
@@ -153,12 +153,20 @@ void Scheduler::plan_prefill(StepPlan& plan) {
     if (plan.chunks.empty()) plan.provenance = provenance;
     if (provenance != plan.provenance) continue;
     const std::int64_t end = prompt ? sequence->prompt_len : sequence->prefill_target();
-    const std::int64_t count = std::min(room, end - sequence->num_computed);
+    const bool scores = prompt && sequence->scores_prompt();
+    if (scores && scored_room == 0) continue;
+    const std::int64_t count =
+        std::min({room, scores ? scored_room : room, end - sequence->num_computed});
+    // The last prompt token has none behind it.
+    const std::int64_t num_scored =
+        scores ? std::min(count, sequence->prompt_len - 1 - sequence->num_computed) : 0;
+    scored_room -= num_scored;
     plan.chunks.push_back({.sequence = sequence.get(),
                            .begin = sequence->num_computed,
                            .count = count,
                            .samples = prompt && sequence->num_output() == 0 &&
-                                      sequence->num_computed + count == sequence->prompt_len});
+                                      sequence->num_computed + count == sequence->prompt_len,
+                           .num_scored = num_scored});
     room -= count;
   }
 }

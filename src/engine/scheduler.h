@@ -17,6 +17,8 @@
 
 namespace coppice {
 
+inline constexpr std::int64_t kMaxScoredRows = 64;  // of a prefill step, for prompt_logprobs
+
 struct SchedulerLimits {
   std::int64_t max_num_seqs = 1;
   std::int64_t max_num_batched_tokens = 512;  // rows of a prefill step
@@ -30,6 +32,8 @@ struct PrefillChunk {
   std::int64_t begin = 0;  // position of the first row
   std::int64_t count = 0;
   bool samples = false;  // the last row chooses the first output token
+  // Rows that tell the log-probability of the prompt token behind them: the first num_scored ones.
+  std::int64_t num_scored = 0;
 };
 
 struct StepPlan {

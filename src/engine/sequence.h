@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "cache/block_table.h"
 #include "engine/request.h"
+#include "sampling/token_constraint.h"
 
 namespace coppice {
 
@@ -31,6 +33,7 @@ struct Sequence {
   OutputCallback callback;
   std::int64_t seed = 0;
   std::vector<std::int64_t> stop_ids;
+  std::unique_ptr<TokenConstraint> constraint;  // after its last token; null: none
 
   SequenceState state = SequenceState::kWaiting;
   std::vector<std::int32_t> tokens;
@@ -41,9 +44,14 @@ struct Sequence {
   std::int64_t place = -1;              // row of the batch buffers, while it runs
   std::int64_t num_places = 0;  // that it left: rounds launched before are not its own any more
   bool place_changed = false;   // the device does not know the place yet
-  std::int64_t num_uploaded_blocks = 0;  // of the block table, at this place
+  std::int64_t num_uploaded_blocks = 0;       // of the block table, at this place
+  std::vector<TokenLogprob> prompt_logprobs;  // [i]: of prompt token i + 1, as far as computed
   RequestStats stats;
 
+  // Once: a sequence that resumes has given its prompt_logprobs out.
+  bool scores_prompt() const {
+    return request.sampling.prompt_logprobs.has_value() && num_output() == 0;
+  }
   std::int64_t num_output() const { return std::ssize(tokens) - prompt_len; }
   // Positions that prefill steps compute before decoding: all but the last decided token.
   std::int64_t prefill_target() const {

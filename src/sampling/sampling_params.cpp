@@ -53,6 +53,16 @@ void SamplingParams::validate(std::int64_t vocab_size) const {
     check_id("logit_bias", id, vocab_size);
     require(value >= -100 && value <= 100, "logit_bias", value, "from -100 to 100");
   }
+  for (const std::int64_t id : allowed_token_ids) check_id("allowed_token_ids", id, vocab_size);
+  require(std::ssize(bad_words_token_ids) <= kMaxBadWords, "bad_words", bad_words_token_ids.size(),
+          "at most " + std::to_string(kMaxBadWords) + " words");
+  for (const auto& word : bad_words_token_ids) {
+    require(!word.empty(), "bad_words", "an empty word", "at least one token each");
+    for (const std::int32_t id : word) check_id("bad_words", id, vocab_size);
+  }
+  if (prompt_logprobs)
+    require(*prompt_logprobs >= 0 && *prompt_logprobs <= kMaxLogprobs, "prompt_logprobs",
+            *prompt_logprobs, "from 0 to " + std::to_string(kMaxLogprobs));
   if (logprobs)
     require(*logprobs >= 0 && *logprobs <= kMaxLogprobs, "logprobs", *logprobs,
             "from 0 to " + std::to_string(kMaxLogprobs));

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,17 @@ namespace coppice {
 inline constexpr std::int64_t kMaxLogitBias = 300;  // entries of logit_bias
 inline constexpr std::int64_t kMaxStopIds = 32;     // stop_token_ids and the model's own stop ids
 inline constexpr std::int64_t kMaxLogprobs = 20;
+inline constexpr std::int64_t kMaxBadWords = 1024;
+
+class Grammar;
+
+// What the output must match, and from where on.
+struct StructuredOutput {
+  std::shared_ptr<const Grammar> grammar = {};  // null: nothing
+  // The grammar begins behind this token (</think>); nothing: with the first one.
+  std::optional<std::int32_t> start_token_id = {};
+  std::vector<std::int32_t> banned_before_start = {};
+};
 
 struct SamplingParams {
   double temperature = 1.0;  // 0: greedy
@@ -29,8 +41,13 @@ struct SamplingParams {
   std::vector<std::string> stop;
   std::vector<std::int64_t> stop_token_ids;
   bool ignore_eos = false;
-  std::map<std::int64_t, double> logit_bias;  // token id -> added to its logit
-  std::optional<std::int64_t> logprobs;       // how many alternatives; 0: the chosen token's only
+  std::map<std::int64_t, double> logit_bias;                   // token id -> added to its logit
+  std::vector<std::int64_t> allowed_token_ids;                 // empty: all
+  std::vector<std::vector<std::int32_t>> bad_words_token_ids;  // none of them may be completed
+  StructuredOutput structured;
+  // As logprobs, of every prompt token but the first: computed without the prefix cache.
+  std::optional<std::int64_t> prompt_logprobs;
+  std::optional<std::int64_t> logprobs;  // how many alternatives; 0: the chosen token's only
 
   // Throws Error(kInvalidArgument) naming the field, its value and its range.
   void validate(std::int64_t vocab_size) const;

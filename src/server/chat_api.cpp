@@ -67,6 +67,7 @@ class ChatClient final : public GenerationClient {
   std::vector<ChatChoice> choices_;
   Usage usage_;
   RequestStats last_stats_;
+  Json prompt_logprobs_;
   bool stream_begun_ = false;
 };
 
@@ -83,6 +84,8 @@ void ChatClient::on_step(std::size_t index, const OutputStep& step, const Reques
   ChatChoice& choice = choices_[index];
   const std::vector<ChatPart> parts = choice.output.add(step);
   count_usage(choice, step, stats);
+  if (!step.prompt_logprobs.empty())
+    prompt_logprobs_ = prompt_logprobs_json(tokenizer(), prompt_.token_ids, step.prompt_logprobs);
   for (const ChatPart& part : parts) collect(choice, part);
   choice.token_ids.insert(choice.token_ids.end(), step.token_ids.begin(), step.token_ids.end());
   if (step.end_reason != EndReason::kNone) finish_choice(choice, step);
@@ -260,6 +263,7 @@ void ChatClient::on_end() {
   body["choices"] = std::move(choices);
   body["usage"] = usage_json(usage_);
   if (context_.timings) body["timings"] = timings_json(last_stats_);
+  if (request_.common.sampling.prompt_logprobs) body["prompt_logprobs"] = prompt_logprobs_;
   if (request_.common.return_token_ids) {
     Json ids = Json::array();
     for (const std::int32_t id : prompt_.token_ids) ids.push_back(id);
@@ -296,7 +300,18 @@ PreparedChat prepare_chat(const ApiContext& context, const Json& document) {
   return prepared;
 }
 
-std::vector<GenerationChoice> chat_choices(const PreparedChat& prepared) {
+// The grammar waits for the end of a thought, which nothing else may end.
+static StructuredOutput structured_output(const ChatPrompt& prompt, const ServedModel& model) {
+  StructuredOutput structured;
+  if (!prompt.grammar || !prompt.output.in_reasoning) return structured;
+  structured.start_token_id = model.tokenizer.added_token_id("</think>");
+  for (const char* mark : {"<|tool_calls_section_begin|>", "<|tool_call_begin|>"})
+    if (const auto id = model.tokenizer.added_token_id(mark))
+      structured.banned_before_start.push_back(*id);
+  return structured;
+}
+
+std::vector<GenerationChoice> chat_choices(const PreparedChat& prepared, const ServedModel& model) {
   const CommonRequest& common = prepared.request.common;
   std::vector<GenerationChoice> choices;
   for (std::int64_t i = 0; i < common.n; ++i) {
@@ -304,7 +319,9 @@ std::vector<GenerationChoice> chat_choices(const PreparedChat& prepared) {
                                         .sampling = common.sampling,
                                         .ddtree_budget = common.ddtree_budget,
                                         .cache_salt = common.cache_salt},
-                            .text = text_options(common)};
+                            .text = text_options(common),
+                            .grammar = prepared.prompt.grammar};
+    choice.request.sampling.structured = structured_output(prepared.prompt, model);
     choice.request.sampling.choice_index = i;
     choice.request.sampling.stop.clear();
     choices.push_back(std::move(choice));
@@ -315,12 +332,13 @@ std::vector<GenerationChoice> chat_choices(const PreparedChat& prepared) {
 void chat_completions(const ApiContext& context, const HttpRequest& request,
                       const std::shared_ptr<HttpResponder>& responder) {
   PreparedChat prepared = prepare_chat(context, parse_body(request.body));
-  std::vector<GenerationChoice> choices = chat_choices(prepared);
+  std::vector<GenerationChoice> choices = chat_choices(prepared, *context.generation.model);
   const auto length = std::ssize(prepared.prompt.token_ids);
   const bool nothing = prepared.request.common.sampling.max_tokens == 0;
   const auto client = std::make_shared<ChatClient>(context, std::move(prepared.request),
                                                    std::move(prepared.prompt), responder);
   if (nothing) return answer_nothing(*client, length);
+  if (client->request().common.stream) expect_events(*responder);
   generate(context.generation, std::move(choices), client, *responder);
 }
 

@@ -24,7 +24,7 @@ struct PreparedChat {
 // From the body of /v1/chat/completions. Throws Error for what is wrong with it.
 PreparedChat prepare_chat(const ApiContext& context, const Json& document);
 // One choice for each of n.
-std::vector<GenerationChoice> chat_choices(const PreparedChat& prepared);
+std::vector<GenerationChoice> chat_choices(const PreparedChat& prepared, const ServedModel& model);
 
 // Throws Error for what is wrong with the request; everything later goes to the responder.
 void chat_completions(const ApiContext& context, const HttpRequest& request,

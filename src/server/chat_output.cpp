@@ -17,14 +17,10 @@ void append(std::vector<ChatPart>& parts, ChatPart part) {
 }  // namespace
 
 ChatOutput::ChatOutput(const ChatOutputOptions& options)
-    : options_(options), reasoning_(options.in_reasoning), tools_(options.first_call_index) {
-  MarkScanner scanner;
-  for (const OutputPiece& piece : scanner.add(options.forced)) add_piece(piece, first_);
-  for (const OutputPiece& piece : scanner.finish()) add_piece(piece, first_);
-}
+    : options_(options), reasoning_(options.in_reasoning), tools_(options.first_call_index) {}
 
 std::vector<ChatPart> ChatOutput::add(const OutputStep& step) {
-  std::vector<ChatPart> parts = std::exchange(first_, {});
+  std::vector<ChatPart> parts;
   for (const OutputPiece& piece : step.pieces) add_piece(piece, parts);
   if (step.end_reason != EndReason::kNone && options_.parse_tools)
     add_events(tools_.finish(), parts);
@@ -32,6 +28,8 @@ std::vector<ChatPart> ChatOutput::add(const OutputStep& step) {
 }
 
 void ChatOutput::add_piece(const OutputPiece& piece, std::vector<ChatPart>& parts) {
+  // Special tokens are the parsers' first; what means nothing to them is left out if so asked.
+  if (piece.hidden && mark_of(piece) == OutputMark::kNone) return;
   ReasoningParser::Delta delta;
   if (options_.parse_reasoning)
     delta = reasoning_.add(piece);
@@ -45,7 +43,7 @@ void ChatOutput::add_piece(const OutputPiece& piece, std::vector<ChatPart>& part
   for (const OutputPiece& rest : delta.rest) {
     if (options_.parse_tools)
       add_events(tools_.add(rest), parts);
-    else
+    else if (!rest.hidden)
       append(parts, {.kind = ChatPart::Kind::kContent, .text = rest.text, .id = {}, .name = {}});
   }
 }
@@ -59,6 +57,7 @@ void ChatOutput::add_events(const std::vector<ToolEvent>& events, std::vector<Ch
                   .name = event.name};
     if (event.kind == ToolEvent::Kind::kCallBegin) part.kind = ChatPart::Kind::kCallBegin;
     if (event.kind == ToolEvent::Kind::kArguments) part.kind = ChatPart::Kind::kArguments;
+    if (event.kind == ToolEvent::Kind::kCallEnd && !event.complete) continue;  // cut: still open
     if (event.kind == ToolEvent::Kind::kCallEnd) part.kind = ChatPart::Kind::kCallEnd;
     if (event.kind == ToolEvent::Kind::kContent && event.text.empty()) continue;
     append(parts, std::move(part));

@@ -24,7 +24,6 @@ struct ChatOutputOptions {
   bool in_reasoning = false;  // the prompt opened a thought
   bool parse_tools = false;
   std::size_t first_call_index = 0;  // tool calls in the conversation so far
-  std::string forced;                // control text at the prompt's end that belongs to the answer
 };
 
 class ChatOutput {
@@ -43,7 +42,6 @@ class ChatOutput {
   ChatOutputOptions options_;
   ReasoningParser reasoning_;
   ToolParser tools_;
-  std::vector<ChatPart> first_;  // made by the forced text, given out with the first step
 };
 
 }  // namespace coppice

@@ -45,28 +45,56 @@ Json template_kwargs(const JsonField& body, const ServedModel& model) {
   return kwargs;
 }
 
+bool is_declared(const Json& tools, const std::string& name) {
+  if (tools.is_null()) return false;
+  for (const Json& tool : tools.as_array())
+    if (*tool.find("function")->find("name") == Json(name)) return true;
+  return false;
+}
+
+// {"function": {"name"}} of Chat, or Responses' name at the top.
+std::string named_function(const JsonField& choice, const ChatRequest& request) {
+  const auto function = choice.find("function");
+  auto name = function ? function->get<std::string>("name") : choice.get<std::string>("name");
+  if (!is_declared(request.tools, name))
+    choice.fail("names the function '" + name + "', which tools do not declare");
+  return name;
+}
+
 void parse_tool_choice(const JsonField& body, ChatRequest& request) {
+  using Mode = ToolRules::Mode;
+  ToolRules& rules = request.tool_rules;
+  rules.parallel = body.get<bool>("parallel_tool_calls", true);
+  if (!request.tools.is_null())
+    for (const Json& tool : request.tools.as_array()) {
+      const Json* strict = tool.find("function")->find("strict");
+      if (strict != nullptr && *strict == Json(true)) rules.mode = Mode::kEnforced;
+    }
   const auto choice = body.find("tool_choice");
   if (!choice) return;
+  std::string word;
   if (choice->value().is_string()) {
-    const auto word = choice->as<std::string>();
-    if (word != "none" && word != "auto" && word != "required")
-      choice->fail("must be none, auto, required or name a function");
-    if (word == "none") request.tools = Json();
-    request.force_tools = word == "required";
+    word = choice->as<std::string>();
+  } else if (choice->get("type", "function") == "allowed_tools") {
+    const auto nested = choice->find("allowed_tools");
+    const JsonField allowed = nested ? *nested : *choice;
+    word = allowed.get("mode", "auto");
+    for (const JsonField& tool : allowed.at("tools").elements())
+      rules.names.push_back(named_function(tool, request));
+    rules.mode = Mode::kEnforced;
   } else {
-    const auto function = choice->find("function");  // Responses name the function at the top
-    request.forced_tool =
-        function ? function->get<std::string>("name") : choice->get<std::string>("name");
-    request.force_tools = true;
-    bool declared = false;
-    if (!request.tools.is_null())
-      for (const Json& tool : request.tools.as_array())
-        declared |= *tool.find("function")->find("name") == Json(request.forced_tool);
-    if (!declared)
-      choice->fail("names the function '" + request.forced_tool + "', which tools do not declare");
+    rules.names = {named_function(*choice, request)};
+    rules.parallel = false;
+    word = "required";
   }
-  if (request.force_tools && request.tools.is_null())
+  if (word != "none" && word != "auto" && word != "required")
+    choice->fail("must be none, auto, required, allowed_tools or name a function");
+  if (word == "none") {
+    request.tools = Json();
+    rules.mode = Mode::kFree;
+  }
+  if (word == "required") rules.mode = Mode::kRequired;
+  if (rules.mode == Mode::kRequired && request.tools.is_null())
     choice->fail("asks for a tool call, and tools declares none");
 }
 
@@ -93,22 +121,6 @@ MarkedText cut_behind_last_message(const MarkedText& prompt, const Json& message
   return prompt.substring(0, at + text.size());
 }
 
-// The answer's beginning up to where the model may choose again: what "required" and a named tool
-// put into its mouth. A name still to be chosen begins with its dot: ".name" starts with one token.
-std::string forced_beginning(const ChatRequest& request, const std::string& prompt,
-                             std::size_t call_index) {
-  if (!request.force_tools) return {};
-  std::string forced;
-  if (ReasoningParser::prompt_opens_reasoning(prompt)) forced = "</think>";
-  forced += "<|tool_calls_section_begin|><|tool_call_begin|>functions";
-  const bool one = request.tools.size() == 1;
-  if (request.forced_tool.empty() && !one) return forced;
-  const std::string name =
-      one ? request.tools.as_array()[0].find("function")->find("name")->as_string()
-          : request.forced_tool;
-  return forced + "." + name + ":" + std::to_string(call_index) + "<|tool_call_argument_begin|>";
-}
-
 }  // namespace
 
 ChatRequest parse_chat_request(const JsonField& body, const ServedModel& model) {
@@ -119,7 +131,7 @@ ChatRequest parse_chat_request(const JsonField& body, const ServedModel& model) 
   request.messages = normalized_messages(body.at("messages"));
   request.tools = normalized_tools(body);
   parse_tool_choice(body, request);
-  if (request.force_tools && !model.parse_tools)
+  if (request.tool_rules.mode == ToolRules::Mode::kRequired && !model.parse_tools)
     throw ApiError(501, "tool_choice: this model's tool calls cannot be forced", "tool_choice");
   request.parse_tools = model.parse_tools && !request.tools.is_null();
   request.parse_reasoning = model.parse_reasoning && body.get<bool>("separate_reasoning", true);
@@ -156,14 +168,14 @@ ChatPrompt render_chat(const ChatRequest& request, const ServedModel& model) {
   MarkedText text = (own ? *own : *model.chat_template).render(input);
   if (request.continue_final_message) text = cut_behind_last_message(text, request.messages);
   const std::size_t calls = count_tool_calls(request.messages);
-  const std::string forced = forced_beginning(request, text.text(), calls);
   ChatPrompt prompt;
   prompt.output = {.parse_reasoning = request.parse_reasoning,
                    .in_reasoning = ReasoningParser::prompt_opens_reasoning(text.text()),
                    .parse_tools = request.parse_tools,
-                   .first_call_index = calls,
-                   .forced = forced};
-  text.append(forced, /*trusted=*/true);
+                   .first_call_index = calls};
+  prompt.grammar = request.parse_tools ? tool_grammar(request.tool_rules, request.tools,
+                                                      request.common.grammar, calls, model)
+                                       : request.common.grammar;
   prompt.text = text.text();
   prompt.token_ids = model.tokenizer.encode(text);
   return prompt;

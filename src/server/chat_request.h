@@ -7,15 +7,15 @@
 
 #include "server/chat_output.h"
 #include "server/request_common.h"
+#include "server/tool_grammar.h"
 
 namespace coppice {
 
 struct ChatRequest {
   CommonRequest common;
   Json messages;
-  Json tools;                // array, or null
-  std::string forced_tool;   // name of the one tool that must be called
-  bool force_tools = false;  // some tool must be called
+  Json tools;  // array, or null
+  ToolRules tool_rules;
   bool parse_tools = false;
   bool parse_reasoning = false;
   bool include_reasoning = true;
@@ -32,6 +32,7 @@ struct ChatPrompt {
   std::string text;
   std::vector<std::int32_t> token_ids;
   ChatOutputOptions output;  // how the answer is to be read
+  std::optional<GrammarRequest> grammar;
 };
 
 // Renders the template and encodes the text. Throws kInvalidArgument.

@@ -20,6 +20,8 @@ struct CompletionRequest {
   CommonRequest common;
   std::vector<Prompt> prompts;
   bool echo = false;
+  bool returns_prompt_logprobs = false;
+  bool drops_output = false;  // max_tokens 0: the prompt's log-probabilities alone are wanted
 };
 
 std::vector<std::int32_t> checked_ids(const JsonField& field, const ServedModel& model) {
@@ -73,30 +75,41 @@ CompletionRequest parse_completion_request(const JsonField& body, const ServedMo
     request.common.sampling.logprobs = logprobs->as<std::int64_t>();
   if (!body.get("suffix", "").empty())
     throw ApiError(400, "suffix is not supported: the model does not fill in the middle", "suffix");
-  if (request.echo && request.common.sampling.logprobs)
-    throw ApiError(501,
-                   "echo with logprobs needs the prompt's log-probabilities, which this "
-                   "engine does not compute",
-                   "logprobs");
+  SamplingParams& sampling = request.common.sampling;
+  request.returns_prompt_logprobs = sampling.prompt_logprobs.has_value();
+  if (request.echo && sampling.logprobs)
+    sampling.prompt_logprobs = std::max(sampling.prompt_logprobs.value_or(0), *sampling.logprobs);
   request.prompts = read_prompts(body, request.echo, model);
   std::int64_t fits_all = model.max_request_len;
   for (Prompt& prompt : request.prompts) {
     settle_length(request.common, prompt.token_ids, kDefaultMaxTokens, model, "prompt");
     fits_all = std::min(fits_all, request.common.sampling.max_tokens);
   }
-  request.common.sampling.max_tokens = fits_all;
+  sampling.max_tokens = fits_all;
+  request.drops_output = fits_all == 0 && sampling.prompt_logprobs.has_value();
+  if (request.drops_output) {
+    sampling.max_tokens = 1;  // the engine's least
+    sampling.min_tokens = 0;
+    sampling.validate(model.vocab_size);
+  }
   return request;
 }
 
 struct CompletionChoice {
   std::string text;
   CompletionLogprobs logprob_writer;
-  Json logprobs;
+  Json logprobs, prompt_logprobs;
   std::vector<std::int32_t> token_ids;
   std::string finish_reason;
   Json stop_reason;
   bool begun = false;
 };
+
+// Appends every list of one log-probability object to those of another.
+void append_lists(Json& to, const Json& from) {
+  for (const auto& [key, values] : from.as_object())
+    for (const Json& value : values.as_array()) to[key].push_back(value);
+}
 
 class CompletionClient final : public GenerationClient {
  public:
@@ -114,6 +127,7 @@ class CompletionClient final : public GenerationClient {
             .logprob_writer = CompletionLogprobs(context_.generation.model->tokenizer,
                                                  request_.common.return_tokens_as_token_ids, 0),
             .logprobs = {},
+            .prompt_logprobs = {},
             .token_ids = {},
             .finish_reason = {},
             .stop_reason = {}});
@@ -130,6 +144,7 @@ class CompletionClient final : public GenerationClient {
     return request_.prompts[index / static_cast<std::size_t>(request_.common.n)];
   }
   Json answer() const;
+  Json prompt_part(std::size_t index, const OutputStep& step);
   Json entry_of(std::size_t index, std::string text, Json logprobs,
                 const std::vector<std::int32_t>& ids, bool last) const;
   void stream_step(std::size_t index, const OutputStep& step, std::string text, Json logprobs);
@@ -144,17 +159,41 @@ class CompletionClient final : public GenerationClient {
   bool stream_begun_ = false;
 };
 
-void CompletionClient::on_step(std::size_t index, const OutputStep& step,
+// What the prompt adds in front of the first token's step.
+Json CompletionClient::prompt_part(std::size_t index, const OutputStep& step) {
+  CompletionChoice& choice = choices_[index];
+  const std::vector<std::int32_t>& ids = prompt_of(index).token_ids;
+  if (request_.returns_prompt_logprobs)
+    choice.prompt_logprobs =
+        prompt_logprobs_json(context_.generation.model->tokenizer, ids, step.prompt_logprobs);
+  const bool wanted = request_.echo && request_.common.sampling.logprobs;
+  return wanted ? choice.logprob_writer.add_prompt(ids, step.prompt_logprobs) : Json();
+}
+
+void CompletionClient::on_step(std::size_t index, const OutputStep& given,
                                const RequestStats& stats) {
   CompletionChoice& choice = choices_[index];
+  OutputStep step = given;
+  if (request_.drops_output) {
+    step.pieces.clear();
+    step.token_ids.clear();
+    step.logprobs.clear();
+    step.end_reason = EndReason::kLength;
+    step.stop_reason = Json();
+  }
   std::string text;
-  if (!std::exchange(choice.begun, true) && request_.echo) text = prompt_of(index).text;
-  for (const OutputPiece& piece : step.pieces) text += piece.text;
+  Json logprobs;
+  if (!std::exchange(choice.begun, true)) {
+    if (request_.echo) text = prompt_of(index).text;
+    logprobs = prompt_part(index, step);
+  }
+  for (const OutputPiece& piece : step.pieces)
+    if (!piece.hidden) text += piece.text;
   usage_.completion_tokens += std::ssize(step.token_ids);
   usage_.cached_tokens = std::max(usage_.cached_tokens, stats.num_cached_tokens);
   last_stats_ = stats;
-  Json logprobs;
-  if (!step.logprobs.empty()) logprobs = choice.logprob_writer.add(step.token_ids, step.logprobs);
+  if (!step.logprobs.empty())
+    append_lists(logprobs, choice.logprob_writer.add(step.token_ids, step.logprobs));
   if (step.end_reason != EndReason::kNone) {
     choice.finish_reason = finish_reason_of(step.end_reason);
     choice.stop_reason = step.stop_reason;
@@ -162,9 +201,7 @@ void CompletionClient::on_step(std::size_t index, const OutputStep& step,
   if (request_.common.stream) return stream_step(index, step, std::move(text), std::move(logprobs));
   choice.text += text;
   choice.token_ids.insert(choice.token_ids.end(), step.token_ids.begin(), step.token_ids.end());
-  if (logprobs.is_null()) return;
-  for (const auto& [key, values] : logprobs.as_object())
-    for (const Json& value : values.as_array()) choice.logprobs[key].push_back(value);
+  if (!logprobs.is_null()) append_lists(choice.logprobs, logprobs);
 }
 
 Json CompletionClient::answer() const {
@@ -183,6 +220,7 @@ Json CompletionClient::entry_of(std::size_t index, std::string text, Json logpro
                              {"logprobs", std::move(logprobs)},
                              {"finish_reason", last ? Json(choice.finish_reason) : Json()},
                              {"stop_reason", last ? choice.stop_reason : Json()}});
+  if (request_.returns_prompt_logprobs) entry["prompt_logprobs"] = choice.prompt_logprobs;
   if (request_.common.return_token_ids) {
     Json list = Json::array();
     for (const std::int32_t id : ids) list.push_back(id);
@@ -252,7 +290,8 @@ void completions(const ApiContext& context, const HttpRequest& request,
                                           .sampling = common.sampling,
                                           .ddtree_budget = common.ddtree_budget,
                                           .cache_salt = common.cache_salt},
-                              .text = text_options(common)};
+                              .text = text_options(common),
+                              .grammar = common.grammar};
       choice.request.sampling.choice_index = i;
       choice.request.sampling.stop.clear();
       choices.push_back(std::move(choice));
@@ -260,6 +299,7 @@ void completions(const ApiContext& context, const HttpRequest& request,
   }
   const auto client = std::make_shared<CompletionClient>(context, std::move(parsed), responder);
   if (common.sampling.max_tokens == 0) return answer_nothing(*client);
+  if (common.stream) expect_events(*responder);
   generate(context.generation, std::move(choices), client, *responder);
 }
 

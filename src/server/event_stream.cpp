@@ -3,10 +3,22 @@
 #include "server/http_text.h"
 
 namespace coppice {
+namespace {
+
+constexpr std::string_view kContentType = "text/event-stream; charset=utf-8";
+
+HttpHeaders stream_headers() {
+  return {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
+}
+
+}  // namespace
+
+void expect_events(HttpResponder& responder) {
+  responder.keep_alive_with(kContentType, stream_headers(), ": ping\n\n");
+}
 
 void begin_events(HttpResponder& responder) {
-  responder.begin_stream(200, "text/event-stream; charset=utf-8",
-                         {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}});
+  responder.begin_stream(200, kContentType, stream_headers());
 }
 
 void send_event(HttpResponder& responder, const Json& data, std::string_view event) {

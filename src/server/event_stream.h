@@ -10,6 +10,8 @@
 
 namespace coppice {
 
+// Before anything is sent: comments keep the connection open while the answer is waited for.
+void expect_events(HttpResponder& responder);
 // Starts the stream with the headers that proxies need to pass pieces on at once.
 void begin_events(HttpResponder& responder);
 // "data: JSON" and an empty line; with a name, "event: NAME" in front.

@@ -1,5 +1,7 @@
 #include "server/generation.h"
 
+#include <mutex>
+
 namespace coppice {
 namespace {
 
@@ -45,7 +47,10 @@ class Run : public std::enable_shared_from_this<Run> {
     stats.end_ns = now;
     context_.metrics->observe_end(stats, choice.max_tokens, finish_reason_of(step.end_reason));
     if (step.end_reason == EndReason::kError) {
-      fail(ApiError(500, "the model's logits held NaN or infinity; generation ended"));
+      fail(ApiError(
+          500,
+          "no token could be chosen: the model's logits held NaN or infinity, or the grammar "
+          "came to a dead end"));
       return step.keep;
     }
     if (failed_) return step.keep;
@@ -64,6 +69,45 @@ class Run : public std::enable_shared_from_this<Run> {
   std::vector<Choice> choices_;
   std::size_t left_ = 0;
   bool failed_ = false;
+};
+
+// A request until its client leaves: before it is submitted and after. Thread-safe.
+class PendingRun {
+ public:
+  PendingRun(const GenerationContext& context, std::vector<GenerationChoice> choices,
+             std::shared_ptr<GenerationClient> client)
+      : context_(context), choices_(std::move(choices)), client_(std::move(client)) {}
+
+  std::optional<GrammarRequest> grammar() const { return choices_.front().grammar; }
+
+  void submit(const std::shared_ptr<const Grammar>& grammar) {
+    const std::lock_guard lock(mutex_);
+    if (left_) return;
+    const auto run = std::make_shared<Run>(context_, client_);
+    std::vector<Submission> submissions;
+    for (GenerationChoice& choice : choices_) {
+      choice.request.sampling.structured.grammar = grammar;
+      submissions.push_back(run->add(std::move(choice)));
+    }
+    tickets_ = context_.loop->submit(std::move(submissions));
+  }
+
+  void fail(const ApiError& error) const { client_->on_failure(error); }
+
+  void leave() {
+    const std::lock_guard lock(mutex_);
+    left_ = true;
+    if (!tickets_.empty()) context_.loop->cancel(tickets_);
+    context_.metrics->observe_abort();
+  }
+
+ private:
+  GenerationContext context_;
+  std::vector<GenerationChoice> choices_;
+  std::shared_ptr<GenerationClient> client_;
+  std::mutex mutex_;
+  std::vector<Ticket> tickets_;
+  bool left_ = false;
 };
 
 double milliseconds(std::int64_t from_ns, std::int64_t to_ns) {
@@ -105,14 +149,25 @@ std::string finish_reason_of(EndReason reason) {
 
 void generate(const GenerationContext& context, std::vector<GenerationChoice> choices,
               std::shared_ptr<GenerationClient> client, HttpResponder& responder) {
-  const auto run = std::make_shared<Run>(context, std::move(client));
-  std::vector<Submission> submissions;
-  for (GenerationChoice& choice : choices) submissions.push_back(run->add(std::move(choice)));
-  const std::vector<Ticket> tickets = context.loop->submit(std::move(submissions));
-  responder.on_disconnect([loop = context.loop, metrics = context.metrics, tickets] {
-    loop->cancel(tickets);
-    metrics->observe_abort();
-  });
+  const auto pending = std::make_shared<PendingRun>(context, std::move(choices), std::move(client));
+  const std::optional<GrammarRequest> grammar = pending->grammar();
+  if (!grammar) {
+    pending->submit(nullptr);
+  } else {
+    if (context.grammars == nullptr)
+      throw ApiError(501, grammar->field + ": the model has no stop ids, so no output could end",
+                     grammar->field);
+    context.grammars->compile(
+        *grammar, [pending](const std::shared_ptr<const Grammar>& compiled, const ApiError* error) {
+          if (error != nullptr) return pending->fail(*error);
+          try {
+            pending->submit(compiled);
+          } catch (const std::exception& failure) {
+            pending->fail(to_api_error(failure));
+          }
+        });
+  }
+  responder.on_disconnect([pending] { pending->leave(); });
 }
 
 }  // namespace coppice

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "server/engine_loop.h"
+#include "server/grammar_service.h"
 #include "server/http_server.h"
 #include "server/output_text.h"
 #include "server/served_model.h"
@@ -31,10 +32,12 @@ std::string finish_reason_of(EndReason reason);
 struct GenerationChoice {
   Request request;
   OutputTextOptions text;
+  std::optional<GrammarRequest> grammar = {};  // the same for all choices of a request
   std::size_t prompt = 0;  // choices of one prompt share their prompt tokens in the usage
 };
 
-// Called on the engine's thread, one call at a time. After on_end or on_failure nothing more comes.
+// Called on the engine's thread, one call at a time; on_failure also on another, before anything
+// else was called. After on_end or on_failure nothing more comes.
 class GenerationClient {
  public:
   virtual ~GenerationClient() = default;
@@ -48,10 +51,12 @@ class GenerationClient {
 struct GenerationContext {
   EngineLoop* loop = nullptr;
   ServerMetrics* metrics = nullptr;
+  GrammarService* grammars = nullptr;
   std::shared_ptr<const ServedModel> model;
 };
 
-// Throws ApiError when the queue does not take the request. Cancels it when the client leaves.
+// Throws ApiError when the queue does not take the request; where a grammar must be compiled first
+// that and the grammar's faults come through on_failure. Cancels all when the client leaves.
 void generate(const GenerationContext& context, std::vector<GenerationChoice> choices,
               std::shared_ptr<GenerationClient> client, HttpResponder& responder);
 

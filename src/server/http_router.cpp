@@ -28,6 +28,10 @@ class HeaderResponder final : public HttpResponder {
   }
   void write(std::string_view piece) override { inner_->write(piece); }
   void end() override { inner_->end(); }
+  void keep_alive_with(std::string_view content_type, const HttpHeaders& headers,
+                       std::string comment) override {
+    inner_->keep_alive_with(content_type, merged(headers), std::move(comment));
+  }
   void on_disconnect(std::function<void()> callback) override {
     inner_->on_disconnect(std::move(callback));
   }

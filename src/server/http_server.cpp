@@ -40,6 +40,10 @@ class Outbox final : public HttpResponder {
 
   void send(int status, std::string_view content_type, std::string body,
             const HttpHeaders& headers) override {
+    if (stream_begun()) {
+      write("data: " + body + "\n\n");
+      return end();
+    }
     push(response_head(status, content_type, headers, keep_alive_, BodyFraming::kLength,
                        body.size()) +
              body,
@@ -47,9 +51,24 @@ class Outbox final : public HttpResponder {
   }
   void begin_stream(int status, std::string_view content_type,
                     const HttpHeaders& headers) override {
-    push(response_head(status, content_type, headers, keep_alive_ && chunked_,
-                       chunked_ ? BodyFraming::kChunked : BodyFraming::kUntilClose, 0),
-         false);
+    if (stream_begun()) return;
+    push(stream_head(status, content_type, headers), false);
+  }
+  void keep_alive_with(std::string_view content_type, const HttpHeaders& headers,
+                       std::string comment) override {
+    const std::lock_guard lock(mutex_);
+    silent_head_ = stream_head(200, content_type, headers);
+    comment_ = std::move(comment);
+  }
+  // The connection has been silent: what to send now goes to pending_.
+  void on_silence() {
+    const std::lock_guard lock(mutex_);
+    if (comment_.empty() || complete_ || gone_) return;
+    if (!std::exchange(started_, true)) {
+      stream_begun_ = true;
+      pending_ += silent_head_;
+    }
+    pending_ += chunked_ ? chunk(comment_) : comment_;
   }
   void write(std::string_view piece) override {
     if (!piece.empty()) push(chunked_ ? chunk(piece) : std::string(piece), false);
@@ -102,6 +121,16 @@ class Outbox final : public HttpResponder {
     wake_ = nullptr;
     executor_ = {};
   }
+  std::string stream_head(int status, std::string_view content_type,
+                          const HttpHeaders& headers) const {
+    return response_head(status, content_type, headers, keep_alive_ && chunked_,
+                         chunked_ ? BodyFraming::kChunked : BodyFraming::kUntilClose, 0);
+  }
+  // By a keep-alive.
+  bool stream_begun() const {
+    const std::lock_guard lock(mutex_);
+    return stream_begun_;
+  }
   void push(std::string_view bytes, bool complete) {
     const std::lock_guard lock(mutex_);
     if (gone_ || complete_) return;
@@ -121,7 +150,9 @@ class Outbox final : public HttpResponder {
   const std::size_t max_buffered_;
   mutable std::mutex mutex_;
   std::string pending_;
+  std::string silent_head_, comment_;
   bool started_ = false;
+  bool stream_begun_ = false;
   bool complete_ = false;
   bool wake_pending_ = false;
   bool overflowed_ = false;
@@ -300,9 +331,10 @@ awaitable<bool> HttpServer::Impl::Connection::send_all(std::shared_ptr<Outbox> o
     if (complete) co_return true;
     if (!stream_.socket().is_open()) co_return false;
     stream_.expires_never();
-    wake_.expires_at(asio::steady_timer::time_point::max());
+    wake_.expires_after(server_->options.silence);
     // take() cleared the mark before anything could be posted on this strand: no wake-up is lost.
-    co_await wake_.async_wait(kAwait);
+    const auto [woken] = co_await wake_.async_wait(kAwait);
+    if (!woken) outbox->on_silence();
   }
 }
 

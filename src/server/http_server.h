@@ -46,6 +46,11 @@ class HttpResponder {
                             const HttpHeaders& headers = {}) = 0;
   virtual void write(std::string_view piece) = 0;
   virtual void end() = 0;
+  // A stream is to come: while nothing is sent for HttpServerOptions::silence, `comment` is, behind
+  // a head made of these if the stream has not begun. A later send() then goes out as one piece of
+  // the stream, "data: BODY" and an empty line.
+  virtual void keep_alive_with(std::string_view content_type, const HttpHeaders& headers,
+                               std::string comment) = 0;
 
   // Called once, on an IO thread, if the client leaves before the response is complete; at once if
   // it left already.
@@ -57,6 +62,7 @@ struct HttpServerOptions {
   std::uint16_t port = 8000;  // 0: any free port
   int num_io_threads = 1;
   int backlog = 4096;
+  std::chrono::milliseconds silence{15'000};  // of a stream, before a keep-alive goes out
   std::size_t max_body_bytes = std::size_t{64} << 20;
   std::size_t max_header_bytes = std::size_t{32} << 10;
   std::size_t max_buffered_bytes = std::size_t{4} << 20;  // per connection

@@ -186,7 +186,9 @@ void messages(const ApiContext& context, const HttpRequest& request,
       throw ApiError(400, "max_tokens is 0: must be at least 1", "max_tokens");
     const auto client =
         std::make_shared<MessagesClient>(context, prepared.request, prepared.prompt, responder);
-    generate(context.generation, chat_choices(prepared), client, *responder);
+    if (prepared.request.common.stream) expect_events(*responder);
+    generate(context.generation, chat_choices(prepared, *context.generation.model), client,
+             *responder);
   } catch (const std::exception& error) {
     refuse(*responder, to_api_error(error));
   }

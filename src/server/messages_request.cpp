@@ -107,6 +107,7 @@ Json chat_tools(const JsonField& body) {
   for (const JsonField& tool : tools->elements()) {
     Json function = Json::object({{"name", tool.get<std::string>("name")}});
     if (const auto text = tool.find("description")) function["description"] = text->value();
+    if (const auto strict = tool.find("strict")) function["strict"] = strict->value();
     function["parameters"] = tool.at("input_schema").value();
     list.push_back(Json::object({{"type", "function"}, {"function", std::move(function)}}));
   }
@@ -133,7 +134,13 @@ Json chat_body_of_messages(const JsonField& body, bool needs_max_tokens) {
   if (const auto stop = body.find("stop_sequences")) chat["stop"] = stop->value();
   const Json tools = chat_tools(body);
   if (tools.size() > 0) chat["tools"] = tools;
-  if (const auto choice = body.find("tool_choice")) chat["tool_choice"] = chat_tool_choice(*choice);
+  if (const auto choice = body.find("tool_choice")) {
+    chat["tool_choice"] = chat_tool_choice(*choice);
+    if (choice->get<bool>("disable_parallel_tool_use", false)) chat["parallel_tool_calls"] = false;
+  }
+  if (const auto format = body.find("output_format")) chat["response_format"] = format->value();
+  if (const auto config = body.find("output_config"))
+    if (const auto format = config->find("format")) chat["response_format"] = format->value();
   if (const auto thinking = body.find("thinking")) chat["thinking"] = thinking->value();
   return chat;
 }

@@ -53,6 +53,14 @@ Json common_properties() {
                        {"return_token_ids", type("boolean")},
                        {"truncate_prompt_tokens", integer(-1, 4096)},
                        {"cache_salt", type("string")},
+                       {"bad_words", list_of(type("string"))},
+                       {"allowed_token_ids", list_of(type("integer"))},
+                       {"prompt_logprobs", integer(0, 20)},
+                       {"guided_json", type("object")},
+                       {"guided_regex", type("string")},
+                       {"guided_choice", list_of(type("string"))},
+                       {"guided_grammar", type("string")},
+                       {"structured_outputs", type("object")},
                        {"ddtree_budget", integer(-1, 64)}});
 }
 

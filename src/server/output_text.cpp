@@ -13,6 +13,7 @@ OutputText::OutputText(const Tokenizer& tokenizer, OutputTextOptions options)
 OutputStep OutputText::add(const RequestOutput& output) {
   OutputStep step;
   step.end_reason = output.end_reason;
+  step.prompt_logprobs.assign(output.prompt_logprobs.begin(), output.prompt_logprobs.end());
   for (std::size_t i = 0; i < output.token_ids.size(); ++i) {
     const std::int32_t id = output.token_ids[i];
     const bool is_stop = output.stop_token_id && i + 1 == output.token_ids.size();
@@ -34,10 +35,15 @@ OutputStep OutputText::add(const RequestOutput& output) {
 }
 
 void OutputText::add_token(std::int32_t id, bool shown, OutputStep& step) {
-  if (!shown || (options_.skip_special_tokens && tokenizer_->is_special(id))) return;
+  if (!shown) return;
   if (!tokenizer_->is_added(id)) return add_piece({detokenizer_.add(id), false}, step);
-  add_piece({detokenizer_.finish(), false}, step);
-  if (!step.keep) add_piece({std::string(tokenizer_->token_bytes(id)), true}, step);
+  const bool hidden = options_.skip_special_tokens && tokenizer_->is_special(id);
+  if (!hidden) add_piece({detokenizer_.finish(), false}, step);
+  if (step.keep) return;
+  OutputPiece mark{std::string(tokenizer_->token_bytes(id)), true, hidden};
+  if (!hidden) return add_piece(std::move(mark), step);
+  held_.push_back(std::move(mark));  // no text: a stop string may lie around it
+  release(0, step);
 }
 
 void OutputText::add_piece(OutputPiece piece, OutputStep& step) {
@@ -57,6 +63,11 @@ void OutputText::add_piece(OutputPiece piece, OutputStep& step) {
 void OutputText::release(std::size_t num_bytes, OutputStep& step) {
   while (!held_.empty()) {
     OutputPiece& front = held_.front();
+    if (front.hidden) {
+      step.pieces.push_back(std::move(front));
+      held_.pop_front();
+      continue;
+    }
     const std::size_t left = front.text.size() - taken_;
     const std::size_t now = std::min(left, num_bytes);
     // A mark that was cut, by a stop string that begins inside of it, is no mark any more.

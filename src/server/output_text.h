@@ -27,8 +27,9 @@ struct OutputTextOptions {
 struct OutputStep {
   std::vector<OutputPiece> pieces;  // text that is certain, control tokens apart
   std::vector<std::int32_t> token_ids;
-  std::vector<TokenLogprob> logprobs;  // one a token if asked for
-  std::optional<std::int64_t> keep;    // a stop string ended the text after so many tokens
+  std::vector<TokenLogprob> logprobs;              // one a token if asked for
+  std::vector<TokenLogprob> prompt_logprobs = {};  // with the first tokens if asked for
+  std::optional<std::int64_t> keep;  // a stop string ended the text after so many tokens
   EndReason end_reason = EndReason::kNone;
   Json stop_reason;  // the stop string, the stop token's id, or null
 };

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "server/api_error.h"
+#include "server/structured_request.h"
 
 namespace coppice {
 namespace {
@@ -20,24 +21,9 @@ bool is_set(const JsonField& body, std::string_view key) {
 
 // Fields that would change the output and that are not here yet.
 void refuse_unsupported(const JsonField& body) {
-  constexpr std::array kNotHere = {"structured_outputs",
-                                   "guided_json",
-                                   "guided_regex",
-                                   "guided_choice",
-                                   "guided_grammar",
-                                   "regex",
-                                   "ebnf",
-                                   "json_schema",
-                                   "grammar",
-                                   "stop_regex",
-                                   "bad_words",
-                                   "allowed_token_ids",
-                                   "prompt_logprobs",
-                                   "logits_processors",
-                                   "thinking_token_budget",
-                                   "kv_transfer_params",
-                                   "lora_request",
-                                   "custom_logit_processor"};
+  constexpr std::array kNotHere = {
+      "stop_regex",         "logits_processors", "thinking_token_budget",
+      "kv_transfer_params", "lora_request",      "custom_logit_processor"};
   for (const char* key : kNotHere)
     if (is_set(body, key))
       throw ApiError(501, std::string(key) + " is not supported by this server", key);
@@ -45,16 +31,6 @@ void refuse_unsupported(const JsonField& body) {
     if (is_set(body, key))
       throw ApiError(400, std::string(key) + " is not supported: there is no such decoding here",
                      key);
-  if (const auto format = body.find("response_format")) {
-    const auto type = format->get<std::string>("type");
-    if (type == "text") return;
-    if (type == "json_object" || type == "json_schema" || type == "structural_tag")
-      throw ApiError(501,
-                     "response_format of type '" + type +
-                         "' needs structured output, which this build does not have",
-                     "response_format");
-    format->at("type").fail("must be text, json_object, json_schema or structural_tag");
-  }
 }
 
 std::vector<std::string> parse_stop(const JsonField& body) {
@@ -91,6 +67,25 @@ std::map<std::int64_t, double> parse_logit_bias(const JsonField& body) {
   return bias;
 }
 
+// vLLM's rule: a word at the beginning of a text and, where a space in front makes another first
+// token of it, behind one.
+std::vector<std::vector<std::int32_t>> parse_bad_words(const JsonField& body,
+                                                       const Tokenizer& tokenizer) {
+  std::vector<std::vector<std::int32_t>> ids;
+  const auto field = body.find("bad_words");
+  if (!field) return ids;
+  for (const auto& word : field->as<std::vector<std::string>>()) {
+    const std::size_t begin = word.find_first_not_of(' ');
+    if (begin == std::string::npos) field->fail("holds an empty word");
+    const auto bare = tokenizer.encode(word.substr(begin));
+    const auto behind_space = tokenizer.encode(" " + word.substr(begin));
+    ids.push_back(bare);
+    if (behind_space.size() == bare.size() && behind_space.front() != bare.front())
+      ids.push_back(behind_space);
+  }
+  return ids;
+}
+
 void parse_sampling(const JsonField& body, const ServedModel& model, SamplingParams& sampling) {
   sampling = model.defaults;
   sampling.temperature = body.get<double>("temperature", sampling.temperature);
@@ -106,6 +101,11 @@ void parse_sampling(const JsonField& body, const ServedModel& model, SamplingPar
   sampling.stop_token_ids = body.get<std::vector<std::int64_t>>("stop_token_ids", {});
   sampling.ignore_eos = body.get<bool>("ignore_eos", false);
   sampling.logit_bias = parse_logit_bias(body);
+  if (const auto allowed = body.find("allowed_token_ids")) {
+    sampling.allowed_token_ids = allowed->as<std::vector<std::int64_t>>();
+    if (sampling.allowed_token_ids.empty()) allowed->fail("is empty: must hold at least one id");
+  }
+  sampling.bad_words_token_ids = parse_bad_words(body, model.tokenizer);
 }
 
 std::string random_id() {
@@ -163,8 +163,14 @@ CommonRequest parse_common(const JsonField& body, const ServedModel& model) {
       field->fail("must be -1 (to what fits) or at least 1");
   }
   request.truncate_left = body.get("truncation_side", "left") != "right";
+  if (const auto field = body.find("prompt_logprobs")) {
+    request.sampling.prompt_logprobs = field->as<std::int64_t>();
+    if (request.stream) field->fail("is not available with stream");
+    if (*request.sampling.prompt_logprobs < 0) request.sampling.prompt_logprobs = kMaxLogprobs;
+  }
   if (const auto field = body.find("ddtree_budget"))
     request.ddtree_budget = field->as<std::int64_t>();
+  request.grammar = parse_structured_output(body);
   request.cache_salt = body.get("cache_salt", "");
   request.id = body.get("request_id", "");
   if (request.id.empty()) request.id = body.get("rid", "");

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "io/json_field.h"
+#include "server/grammar_service.h"
 #include "server/output_text.h"
 #include "server/served_model.h"
 
@@ -31,6 +32,7 @@ struct CommonRequest {
   std::optional<std::int64_t> truncate_prompt_tokens;  // -1: to what fits
   bool truncate_left = true;                           // which end goes
   std::optional<std::int64_t> ddtree_budget;
+  std::optional<GrammarRequest> grammar;  // of the answer's text
   std::string cache_salt;
   std::string id;  // of the answer, without its prefix
 };

@@ -226,7 +226,9 @@ void responses(const ApiContext& context, const HttpRequest& request,
     throw ApiError(400, "max_output_tokens is 0: must be at least 1", "max_output_tokens");
   const auto client =
       std::make_shared<ResponsesClient>(context, prepared, echoed_settings(document), responder);
-  generate(context.generation, chat_choices(prepared), client, *responder);
+  if (prepared.request.common.stream) expect_events(*responder);
+  generate(context.generation, chat_choices(prepared, *context.generation.model), client,
+           *responder);
 }
 
 }  // namespace coppice

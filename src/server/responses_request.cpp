@@ -101,7 +101,8 @@ Json chat_body_of_response(const JsonField& body) {
     for (const JsonField& item : input->elements()) turns.add(item);
   Json chat = Json::object({{"messages", turns.take()}});
   for (const char* key : {"model", "temperature", "top_p", "top_k", "stream", "seed", "stop",
-                          "tool_choice", "chat_template_kwargs", "ddtree_budget", "cache_salt"})
+                          "tool_choice", "parallel_tool_calls", "structured_outputs",
+                          "chat_template_kwargs", "ddtree_budget", "cache_salt"})
     if (const auto field = body.find(key)) chat[key] = field->value();
   if (const auto limit = body.find("max_output_tokens")) chat["max_tokens"] = limit->value();
   if (const auto tools = body.find("tools"); tools && tools->value().size() > 0)

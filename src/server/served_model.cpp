@@ -62,9 +62,8 @@ std::optional<ChatTemplate> load_template(const std::string& flag, const std::st
     const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
     return ChatTemplate(text, flag);
   }
-  if (!fs::is_directory(path)) return std::nullopt;
   try {
-    return ChatTemplate::from_folder(path);
+    return load_chat_template(path);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kNotFound) throw;
     return std::nullopt;  // a base model

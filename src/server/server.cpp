@@ -62,6 +62,7 @@ struct Server::Impl {
   void add_info_routes();
   void add_api_routes();
   void add_missing_routes();
+  void reset_prefix_cache(const std::shared_ptr<HttpResponder>& responder);
 
   // The model, or ApiError 503 while it loads.
   std::shared_ptr<const ServedModel> require_model() const;
@@ -81,7 +82,8 @@ struct Server::Impl {
 
   mutable EngineLoop loop;
   StatsLog stats;
-  std::unique_ptr<HttpServer> http;  // goes first
+  std::unique_ptr<GrammarService> grammars;  // written before the model is set
+  std::unique_ptr<HttpServer> http;          // goes first
 };
 
 std::unique_ptr<Engine> Server::Impl::load(const LoadProgress& progress) {
@@ -91,6 +93,9 @@ std::unique_ptr<Engine> Server::Impl::load(const LoadProgress& progress) {
     if (options.on_progress) options.on_progress(done, total);
   });
   served->take_limits(*engine);
+  if (auto compiler = make_grammar_compiler(served->tokenizer, served->vocab_size,
+                                            engine->model_config().eos_token_ids))
+    grammars = std::make_unique<GrammarService>(std::move(compiler), GrammarServiceOptions{});
   fingerprint = "coppice-" + options.version + "-tp1-" + short_hash(served->description);
   model.set(std::move(served));
   return engine;
@@ -118,7 +123,10 @@ std::shared_ptr<const ServedModel> Server::Impl::require_model() const {
 
 ApiContext Server::Impl::context() const {
   auto served = require_model();
-  return {.generation = {.loop = &loop, .metrics = &metrics, .model = std::move(served)},
+  return {.generation = {.loop = &loop,
+                         .metrics = &metrics,
+                         .grammars = grammars.get(),
+                         .model = std::move(served)},
           .fingerprint = fingerprint,
           .timings = options.timings,
           .reasoning_content = options.reasoning_content};
@@ -207,10 +215,23 @@ void Server::Impl::add_api_routes() {
              [this](const HttpRequest& request, std::string_view, const Responder& r) {
                detokenize(*require_model(), request, *r);
              });
+  for (const char* path : {"/reset_prefix_cache", "/flush_cache"})
+    router.add("POST", path, guarded,
+               [this](const HttpRequest&, std::string_view, const Responder& r) {
+                 reset_prefix_cache(r);
+               });
   router.add("GET", "/tokenizer_info", guarded,
              [this](const HttpRequest&, std::string_view, const Responder& r) {
                tokenizer_info(*require_model(), *r);
              });
+}
+
+void Server::Impl::reset_prefix_cache(const std::shared_ptr<HttpResponder>& responder) {
+  const auto reset = [responder](Engine& engine) {
+    engine.reset_prefix_cache();
+    send_json(*responder, Json::object({{"success", true}}));
+  };
+  if (!loop.run(reset)) throw ApiError(503, "the engine does not run", "", 2);
 }
 
 // Endpoints that clients of vLLM and SGLang know and that are not here: said plainly.
@@ -227,8 +248,6 @@ void Server::Impl::add_missing_routes() {
                                    "/v1/images/generations",
                                    "/v1/load_lora_adapter",
                                    "/v1/unload_lora_adapter",
-                                   "/reset_prefix_cache",
-                                   "/flush_cache",
                                    "/sleep",
                                    "/wake_up",
                                    "/start_profile",
@@ -243,6 +262,7 @@ void Server::Impl::add_missing_routes() {
 
 Server::Server(ServerOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 Server::~Server() {
+  if (impl_->grammars) impl_->grammars->stop();
   impl_->loop.drain(std::chrono::milliseconds(0));  // while the port still takes answers
 }
 

@@ -98,6 +98,12 @@ void write_own(const EngineStatus& status, MetricsText& out) {
   out.counter("coppice:prefill_seconds_total", static_cast<double>(engine.prefill_ns) / 1e9);
   out.counter("coppice:prefill_steps_total", static_cast<double>(engine.num_prefill_steps));
   out.counter("coppice:prefill_tokens_total", static_cast<double>(engine.num_prefill_tokens));
+  out.counter("coppice:grammar_rounds_total", static_cast<double>(engine.num_grammar_rounds));
+  out.counter("coppice:grammar_draft_tokens_total",
+              static_cast<double>(engine.num_grammar_draft_tokens));
+  out.counter("coppice:grammar_accepted_tokens_total",
+              static_cast<double>(engine.num_grammar_accepted_tokens));
+  out.counter("coppice:mask_seconds_total", static_cast<double>(engine.mask_ns) / 1e9);
   out.counter("coppice:not_finite_total", static_cast<double>(engine.num_not_finite));
   for (std::size_t depth = 1; depth < engine.drafts_at_depth.size(); ++depth)
     out.counter("coppice:drafts_at_depth_total", static_cast<double>(engine.drafts_at_depth[depth]),
@@ -135,6 +141,7 @@ ServerMetrics::ServerMetrics() {
   make("vllm:inter_token_latency_seconds", kInterToken);
   make("vllm:request_time_per_output_token_seconds", kInterToken);
   make("vllm:e2e_request_latency_seconds", kLatency);
+  make("vllm:request_queue_time_seconds", kLatency);
   make("vllm:request_prefill_time_seconds", kLatency);
   make("vllm:request_decode_time_seconds", kLatency);
   make("vllm:request_inference_time_seconds", kLatency);
@@ -157,7 +164,9 @@ void ServerMetrics::observe_step(double interval_s, std::int64_t num_tokens) {
 
 void ServerMetrics::observe_end(const RequestStats& stats, std::int64_t max_tokens,
                                 const std::string& reason) {
-  const double first = seconds(stats.arrival_ns, stats.first_token_ns);
+  const double queue = seconds(stats.arrival_ns, stats.start_ns);
+  const double prefill = seconds(stats.start_ns, stats.first_token_ns);
+  const double first = queue + prefill;
   const double decode = seconds(stats.first_token_ns, stats.end_ns);
   const auto tokens = static_cast<double>(stats.num_output_tokens);
   const std::lock_guard lock(mutex_);
@@ -165,9 +174,10 @@ void ServerMetrics::observe_end(const RequestStats& stats, std::int64_t max_toke
     histograms_.at(name).observe(value);
   };
   observe("vllm:time_to_first_token_seconds", first);
-  observe("vllm:request_prefill_time_seconds", first);
+  observe("vllm:request_queue_time_seconds", queue);
+  observe("vllm:request_prefill_time_seconds", prefill);
   observe("vllm:request_decode_time_seconds", decode);
-  observe("vllm:request_inference_time_seconds", first + decode);
+  observe("vllm:request_inference_time_seconds", prefill + decode);
   observe("vllm:e2e_request_latency_seconds", first + decode);
   if (tokens > 1) observe("vllm:request_time_per_output_token_seconds", decode / (tokens - 1));
   observe("vllm:request_prompt_tokens", static_cast<double>(stats.num_prompt_tokens));

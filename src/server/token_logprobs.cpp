@@ -44,28 +44,65 @@ Json chat_logprobs(const Tokenizer& tokenizer, const std::vector<std::int32_t>& 
   return Json::object({{"content", std::move(content)}});
 }
 
-Json CompletionLogprobs::add(const std::vector<std::int32_t>& ids,
-                             const std::vector<TokenLogprob>& logprobs) {
-  Json tokens = Json::array(), values = Json::array(), tops = Json::array(),
-       offsets = Json::array();
+Json prompt_logprobs_json(const Tokenizer& tokenizer, const std::vector<std::int32_t>& ids,
+                          const std::vector<TokenLogprob>& logprobs) {
+  Json list = Json::array({Json()});
   for (std::size_t i = 0; i < logprobs.size(); ++i) {
-    const std::string token = logprob_token(*tokenizer_, ids[i], as_ids_);
-    tokens.push_back(token);
-    values.push_back(finite(logprobs[i].logprob));
-    offsets.push_back(offset_);
-    offset_ += count_characters(tokenizer_->token_bytes(ids[i]));
-    Json top = Json::object();
-    for (const auto& [id, logprob] : logprobs[i].top) {
-      const std::string name = logprob_token(*tokenizer_, id, as_ids_);
-      if (top.find(name) == nullptr) top[name] = finite(logprob);  // texts of bytes may collide
-    }
-    if (top.find(token) == nullptr) top[token] = finite(logprobs[i].logprob);
-    tops.push_back(std::move(top));
+    Json ranked = Json::object();
+    const auto put = [&](std::int32_t id, float logprob, Json rank) {
+      ranked[std::to_string(id)] = Json::object({{"logprob", finite(logprob)},
+                                                 {"rank", std::move(rank)},
+                                                 {"decoded_token", tokenizer.token_bytes(id)}});
+    };
+    const auto& top = logprobs[i].top;
+    for (std::size_t rank = 0; rank < top.size(); ++rank)
+      put(top[rank].first, top[rank].second, static_cast<std::int64_t>(rank) + 1);
+    const std::int32_t own = ids[i + 1];
+    if (ranked.find(std::to_string(own)) == nullptr) put(own, logprobs[i].logprob, Json());
+    list.push_back(std::move(ranked));
   }
+  return list;
+}
+
+Json CompletionLogprobs::Lists::object() && {
   return Json::object({{"text_offset", std::move(offsets)},
                        {"token_logprobs", std::move(values)},
                        {"tokens", std::move(tokens)},
                        {"top_logprobs", std::move(tops)}});
+}
+
+// Without log-probability: the first token of a prompt.
+void CompletionLogprobs::add_token(std::int32_t id, const TokenLogprob* logprob, Lists& lists) {
+  const std::string token = logprob_token(*tokenizer_, id, as_ids_);
+  lists.tokens.push_back(token);
+  lists.offsets.push_back(offset_);
+  offset_ += count_characters(tokenizer_->token_bytes(id));
+  lists.values.push_back(logprob != nullptr ? Json(finite(logprob->logprob)) : Json());
+  Json top;
+  if (logprob != nullptr) {
+    top = Json::object();
+    for (const auto& [other, value] : logprob->top) {
+      const std::string name = logprob_token(*tokenizer_, other, as_ids_);
+      if (top.find(name) == nullptr) top[name] = finite(value);  // texts of bytes may collide
+    }
+    if (top.find(token) == nullptr) top[token] = finite(logprob->logprob);
+  }
+  lists.tops.push_back(std::move(top));
+}
+
+Json CompletionLogprobs::add_prompt(const std::vector<std::int32_t>& ids,
+                                    const std::vector<TokenLogprob>& logprobs) {
+  Lists lists;
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    add_token(ids[i], i == 0 || i > logprobs.size() ? nullptr : &logprobs[i - 1], lists);
+  return std::move(lists).object();
+}
+
+Json CompletionLogprobs::add(const std::vector<std::int32_t>& ids,
+                             const std::vector<TokenLogprob>& logprobs) {
+  Lists lists;
+  for (std::size_t i = 0; i < logprobs.size(); ++i) add_token(ids[i], &logprobs[i], lists);
+  return std::move(lists).object();
 }
 
 }  // namespace coppice

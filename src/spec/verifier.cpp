@@ -10,6 +10,9 @@ Verifier::Verifier(Backend& backend, Model& model, PagedKvCache& cache, std::int
   const std::int64_t vocab_size = model.config().vocab_size;
   logits_buffer_ = backend.allocate(static_cast<std::size_t>(max_outputs * vocab_size * 4));
   all_.logits = logits_buffer_.tensor(DType::kF32, {max_outputs, vocab_size});
+  const std::int64_t words = (vocab_size + 31) / 32;
+  allowed_buffer_ = backend.allocate(static_cast<std::size_t>(max_outputs * words * 4));
+  all_.allowed = allowed_buffer_.tensor(DType::kI32, {max_outputs, words});
   choices_buffer_ =
       backend.allocate(static_cast<std::size_t>(max_outputs * (3 + 2 * kMaxLogprobs) * 4));
   std::size_t offset = 0;
@@ -32,12 +35,24 @@ Verifier::Verifier(Backend& backend, Model& model, PagedKvCache& cache, std::int
 
 Verifier::Choices Verifier::outputs(std::int64_t num_rows, std::int64_t num_outputs) const {
   return {.logits = all_.logits.rows(0, num_outputs),
+          .allowed = all_.allowed.rows(0, num_outputs),
           .choices = all_.choices.rows(0, num_outputs),
           .finite = all_.finite.rows(0, num_outputs),
           .log_probs = all_.log_probs.rows(0, num_outputs),
           .top_ids = all_.top_ids.rows(0, num_outputs),
           .top_log_probs = all_.top_log_probs.rows(0, num_outputs),
           .features = all_.features.empty() ? Tensor() : all_.features.rows(0, num_rows)};
+}
+
+Verifier::Choices Verifier::outputs_from(std::int64_t first, std::int64_t count) const {
+  return {.logits = all_.logits.rows(first, count),
+          .allowed = all_.allowed.rows(first, count),
+          .choices = all_.choices.rows(first, count),
+          .finite = all_.finite.rows(first, count),
+          .log_probs = all_.log_probs.rows(first, count),
+          .top_ids = all_.top_ids.rows(first, count),
+          .top_log_probs = all_.top_log_probs.rows(first, count),
+          .features = Tensor()};
 }
 
 void Verifier::forward(const ForwardBatch& batch, const Choices& out) {
@@ -54,7 +69,7 @@ void Verifier::sample(const Choices& out, const Tensor& positions, const Tensor&
                         .trees = trees,
                         .sampling = sampling,
                         .greedy = options.greedy,
-                        .allowed = {},
+                        .allowed = options.masked ? out.allowed : Tensor(),
                         .choices = out.choices,
                         .finite = out.finite,
                         .log_probs = options.log_probs ? out.log_probs : Tensor()});

@@ -13,6 +13,7 @@ namespace coppice {
 struct OutputPiece {
   std::string text;
   bool is_mark;
+  bool hidden = false;  // a mark for the parsers alone: skip_special_tokens takes it from the text
 };
 
 // What the marks of Kimi's output format mean.

@@ -44,7 +44,7 @@ IdParts split_id(std::string_view id) {
 std::vector<ToolEvent> ToolParser::add(const OutputPiece& piece) {
   const OutputMark mark = mark_of(piece);
   if (state_ == State::kArguments && !ends_arguments(mark)) {
-    if (named_ || !piece.is_mark) add_arguments(piece.text);
+    if (!piece.hidden && (named_ || !piece.is_mark)) add_arguments(piece.text);
   } else if (piece.is_mark) {
     add_mark(mark);
   } else if (state_ == State::kId) {

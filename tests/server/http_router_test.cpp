@@ -22,6 +22,7 @@ struct Recorder final : HttpResponder {
   }
   void write(std::string_view piece) override { body += piece; }
   void end() override {}
+  void keep_alive_with(std::string_view, const HttpHeaders&, std::string) override {}
   void on_disconnect(std::function<void()>) override {}
 
   std::string header(std::string_view name) const {

@@ -212,6 +212,35 @@ TEST(HttpServerTest, CutsOffAClientThatDoesNotRead) {
   writer.join();
 }
 
+// A client that asked for a stream hears comments while its answer is waited for; the stream goes
+// on behind them, and an error that comes late is an event of it.
+TEST(HttpServerTest, SilentStreamsAreKeptAlive) {
+  HttpServerOptions options = any_port();
+  options.silence = std::chrono::milliseconds(20);
+  for (const bool fails : {false, true}) {
+    std::shared_ptr<HttpResponder> pending;
+    HttpServer server(options, [&](const HttpRequest&, std::shared_ptr<HttpResponder> responder) {
+      responder->keep_alive_with("text/event-stream", {{"X-A", "b"}}, ": ping\n\n");
+      pending = responder;
+    });
+    Client client(server.port());
+    client.send("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    const std::string begin = client.read_until(": ping");
+    if (fails) {
+      pending->send(500, "application/json", "{}");
+    } else {
+      pending->begin_stream(200, "text/event-stream", {{"X-A", "b"}});
+      pending->write("data: 1\n\n");
+      pending->end();
+    }
+    const std::string all = begin + client.read_to_end();
+    EXPECT_EQ(all.find("HTTP/1.1 200"), 0u);
+    EXPECT_EQ(all.find("HTTP/1.1", 1), std::string::npos) << "one head only";
+    EXPECT_NE(all.find("X-A: b"), std::string::npos);
+    EXPECT_NE(all.find(fails ? "data: {}\n\n" : "data: 1\n\n"), std::string::npos);
+  }
+}
+
 TEST(HttpServerTest, AddressInUseIsOneLine) {
   HttpServer first(any_port(), [](const HttpRequest&, const auto&) {});
   HttpServerOptions options = any_port();

@@ -1,0 +1,19 @@
+// The masks of a step's constrained sequences: grammar, allowed_token_ids, bad_words. Rows of all
+// other sequences stay as they are.
+#pragma once
+
+#include <span>
+
+#include "engine/round_buffers.h"
+#include "engine/scheduler.h"
+
+namespace coppice {
+
+// A prefill step: one row a sampling sequence, by place.
+void fill_prefill_masks(const StepPlan& plan, std::span<std::int32_t> masks);
+
+// A round: one row a node, where row_offsets say. Trees and row_offsets are on the host.
+void fill_round_masks(const StepPlan& plan, const RoundResults& results,
+                      std::span<std::int32_t> masks, std::size_t words_per_row);
+
+}  // namespace coppice

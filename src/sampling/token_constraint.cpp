@@ -1,0 +1,165 @@
+#include "sampling/token_constraint.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace coppice {
+namespace {
+
+// Tokens before max_tokens from which on a way to the end is looked for, and those left to spare
+// when it is taken: one token may open what takes several to close.
+constexpr std::int64_t kClosingWindow = 256;
+constexpr std::int64_t kClosingMargin = 32;
+
+void set_bit(std::span<std::int32_t> mask, std::int64_t id, bool on) {
+  const auto bit = static_cast<std::int32_t>(1u << (id % 32));
+  std::int32_t& word = mask[static_cast<std::size_t>(id / 32)];
+  word = on ? word | bit : word & ~bit;
+}
+
+bool get_bit(std::span<const std::int32_t> mask, std::int64_t id) {
+  return (static_cast<std::uint32_t>(mask[static_cast<std::size_t>(id / 32)]) >> (id % 32) & 1u) !=
+         0;
+}
+
+bool is_empty(std::span<const std::int32_t> mask) {
+  return std::all_of(mask.begin(), mask.end(), [](std::int32_t word) { return word == 0; });
+}
+
+}  // namespace
+
+TokenConstraint::TokenConstraint(const SamplingParams& params,
+                                 std::span<const std::int64_t> stop_ids, std::int64_t vocab_size)
+    : structured_(params.structured),
+      bad_words_(params.bad_words_token_ids),
+      stop_ids_(stop_ids.begin(), stop_ids.end()),
+      min_tokens_(params.min_tokens),
+      max_tokens_(params.max_tokens),
+      vocab_size_(vocab_size) {
+  if (structured_.grammar) {
+    matcher_ = structured_.grammar->start();
+    if (!structured_.start_token_id) started_at_ = 0;
+  }
+  if (params.allowed_token_ids.empty()) return;
+  allowed_.assign(mask_words(vocab_size), 0);
+  for (const std::int64_t id : params.allowed_token_ids) set_bit(allowed_, id, true);
+}
+
+std::unique_ptr<TokenConstraint> TokenConstraint::make(const SamplingParams& params,
+                                                       std::span<const std::int64_t> stop_ids,
+                                                       std::int64_t vocab_size) {
+  if (!params.structured.grammar && params.allowed_token_ids.empty() &&
+      params.bad_words_token_ids.empty() && !(params.prompt_logprobs && params.min_tokens > 0))
+    return nullptr;
+  return std::make_unique<TokenConstraint>(params, stop_ids, vocab_size);
+}
+
+bool TokenConstraint::accept(std::int32_t id) {
+  if (id < 0 || id >= vocab_size_) return false;
+  if (!allowed_.empty() && !get_bit(allowed_, id)) return false;
+  if (grammar_started()) {
+    if (!matcher_->accept(id)) return false;
+  } else if (matcher_ && id == structured_.start_token_id) {
+    started_at_ = std::ssize(output_) + 1;
+  }
+  output_.push_back(id);
+  return true;
+}
+
+void TokenConstraint::undo() {
+  COPPICE_CHECK(!output_.empty(), "nothing to take back");
+  if (grammar_started()) {
+    if (started_at_ < std::ssize(output_))
+      matcher_->undo();
+    else
+      started_at_ = -1;
+  }
+  output_.pop_back();
+}
+
+void TokenConstraint::fill(std::span<std::int32_t> mask) {
+  fill_open(mask);
+  const std::int64_t left = max_tokens_ - std::ssize(output_);
+  if (!matcher_ || left > kClosingWindow) return;
+  const std::int64_t margin = std::min(kClosingMargin, max_tokens_ / 8);
+  const std::vector<std::int32_t> way = way_to_end(left);
+  if (way.empty() || left > std::ssize(way) + margin) return;
+  std::fill(mask.begin(), mask.end(), 0);
+  set_bit(mask, way.front(), true);
+}
+
+std::vector<std::int32_t> TokenConstraint::way_to_end(std::int64_t most) {
+  std::vector<std::int32_t> way;
+  std::vector<std::int32_t> mask(mask_words(vocab_size_));
+  bool ended = false;
+  while (!ended && std::ssize(way) < most) {
+    fill_open(mask);
+    const std::int32_t id =
+        grammar_started() ? matcher_->closing_id(mask) : *structured_.start_token_id;
+    if (id < 0 || !accept(id)) break;
+    way.push_back(id);
+    ended = std::find(stop_ids_.begin(), stop_ids_.end(), id) != stop_ids_.end();
+  }
+  for (std::size_t i = 0; i < way.size(); ++i) undo();
+  if (!ended) way.clear();
+  return way;
+}
+
+void TokenConstraint::fill_open(std::span<std::int32_t> mask) {
+  COPPICE_CHECK_EQ(mask.size(), mask_words(vocab_size_));
+  if (grammar_started())
+    matcher_->fill(mask);
+  else
+    fill_before_grammar(mask);
+  for (std::size_t i = 0; i < allowed_.size(); ++i) mask[i] &= allowed_[i];
+  ban_bad_words(mask);
+  if (std::ssize(output_) < min_tokens_) ban_stop_ids(mask);
+}
+
+void TokenConstraint::fill_before_grammar(std::span<std::int32_t> mask) const {
+  std::fill(mask.begin(), mask.end(), -1);
+  if (!matcher_) return;
+  // A thought may not end the output, nor begin what belongs behind it.
+  for (const std::int64_t id : stop_ids_) set_bit(mask, id, false);
+  for (const std::int32_t id : structured_.banned_before_start) set_bit(mask, id, false);
+}
+
+// vLLM's rule: the last token of a word is banned where the output ends with the tokens before it.
+void TokenConstraint::ban_bad_words(std::span<std::int32_t> mask) const {
+  for (const std::vector<std::int32_t>& word : bad_words_) {
+    const std::size_t before = word.size() - 1;
+    if (before > output_.size()) continue;
+    const auto tail = output_.end() - static_cast<std::ptrdiff_t>(before);
+    if (std::equal(tail, output_.end(), word.begin())) set_bit(mask, word.back(), false);
+  }
+}
+
+// Where only a stop id is left the output ends, min_tokens or not.
+void TokenConstraint::ban_stop_ids(std::span<std::int32_t> mask) const {
+  std::vector<std::int32_t> without(mask.begin(), mask.end());
+  for (const std::int64_t id : stop_ids_) set_bit(without, id, false);
+  if (!is_empty(without)) std::copy(without.begin(), without.end(), mask.begin());
+}
+
+void fill_tree(TokenConstraint& constraint, std::span<const std::int32_t> tokens,
+               std::span<const std::int32_t> parents, std::span<std::int32_t> masks) {
+  const std::size_t count = tokens.size();
+  const std::size_t words = masks.size() / count;
+  std::vector<std::vector<std::size_t>> children(count);
+  for (std::size_t node = 1; node < count; ++node)
+    children[static_cast<std::size_t>(parents[node])].push_back(node);
+  std::fill(masks.begin(), masks.end(), 0);
+  const auto visit = [&](const auto& self, std::size_t node) -> void {
+    const auto mask = masks.subspan(node * words, words);
+    constraint.fill(mask);
+    for (const std::size_t child : children[node]) {
+      if (!get_bit(mask, tokens[child]) || !constraint.accept(tokens[child])) continue;
+      self(self, child);
+      constraint.undo();
+    }
+  };
+  visit(visit, 0);
+}
+
+}  // namespace coppice
