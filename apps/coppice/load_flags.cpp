@@ -129,7 +129,7 @@ void LoadTarget::choose_model() {
   sent_name_ = !flags_.served_name.empty() ? flags_.served_name : model_id_;
   tokenizer_id_ = !flags_.tokenizer.empty() ? flags_.tokenizer
                   : !flags_.model.empty()   ? flags_.model
-                                            : first.get<std::string>("root", listed.c_str());
+                                            : first.get<std::string>("root", listed);
 }
 
 LoadOptions LoadTarget::load_options() const {
