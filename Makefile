@@ -3,7 +3,7 @@ JOBS ?= $(shell nproc)
 PRESET ?= cpu
 BUILD = $(if $(filter cpu ci,$(PRESET)),build,build-$(PRESET))
 
-.PHONY: help setup oracles models build demo test clients check format sanitize asan tsan bench cuda cuda-compile cuda-all clean
+.PHONY: report help setup oracles models build demo test clients check format sanitize asan tsan bench cuda cuda-compile cuda-all clean
 
 help:
 	@echo "make demo      build, then generate text three ways from the model in models/ and compare"
@@ -12,6 +12,7 @@ help:
 	@echo "make check     formatting, layer table, clang-tidy"
 	@echo "make sanitize  the tests under ASan+UBSan and TSan"
 	@echo "make bench     kernels and rounds against the memory bandwidth of this machine"
+	@echo "make report    README's table and build/report.html from docs/results"
 	@echo "make cuda      the CUDA build (needs the toolkit); make cuda-all for every architecture"
 	@echo "make format    clang-format in place"
 
@@ -64,6 +65,9 @@ tsan: oracles
 
 bench: build
 	@scripts/bench.sh $(BUILD)
+
+report:
+	@scripts/report.py
 
 cuda: setup
 	@cmake --preset cuda > /dev/null && cmake --build build-cuda -j $(JOBS)

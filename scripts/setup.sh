@@ -54,6 +54,12 @@ if [[ "${1:-}" == --clients ]]; then
 fi
 
 if [[ "${1:-}" == --oracles ]]; then
+  # A browser for the screenshot of reports; without it that test says that it is skipped.
+  if ! command -v chromium >/dev/null && ((EUID == 0)); then
+    echo "setup: installing chromium"
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null 2>&1 ||
+      echo "setup: no chromium: screenshots will be skipped"
+  fi
   stamp=.venv/installed-packages.txt
   if ! cmp -s scripts/pypi-packages.txt "$stamp"; then
     echo "setup: Python environment for the reference implementations (.venv)"

@@ -32,6 +32,8 @@ constexpr std::array kVerbs{
     Verb{"bench", "time kernels and whole rounds on random weights", coppice::run_bench},
     Verb{"inspect", "what is in a checkpoint: architecture, sizes, format faults",
          coppice::run_inspect},
+    Verb{"plan", "does a model fit a machine, how fast is it there, what limits it",
+         coppice::run_plan},
     Verb{"quantize", "write a BF16 or FP8 checkpoint's routed experts as INT4 group 32",
          coppice::run_quantize},
 };

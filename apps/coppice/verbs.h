@@ -13,6 +13,7 @@ int run_bench_throughput(int argc, char** argv);
 int run_chat(int argc, char** argv);
 int run_generate(int argc, char** argv);
 int run_inspect(int argc, char** argv);
+int run_plan(int argc, char** argv);
 int run_quantize(int argc, char** argv);
 int run_serve(int argc, char** argv);
 int run_top(int argc, char** argv);

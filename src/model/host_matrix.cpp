@@ -20,6 +20,10 @@ const std::byte* row_data(const HostMatrix& matrix, std::int64_t row) {
          bytes_of(row) * row_bytes(matrix.format, matrix.cols);
 }
 
+bool is_shape_only(const HostMatrix& matrix) {
+  return matrix.data == nullptr;
+}
+
 std::size_t element_bytes(WeightFormat format) {
   COPPICE_CHECK(is_plain(format), name_of(format));
   return format == WeightFormat::kF32 ? 4 : 2;
@@ -101,6 +105,7 @@ HostMatrix slice_rows(const HostMatrix& matrix, std::int64_t begin, std::int64_t
   COPPICE_CHECK_EQ(begin % row_multiple(matrix.format), 0);
   HostMatrix slice = matrix;
   slice.rows = count;
+  if (is_shape_only(matrix)) return slice;
   slice.data = row_data(matrix, begin);
   const auto* scales = static_cast<const std::byte*>(matrix.scales);
   if (matrix.format == WeightFormat::kInt4Group32)
@@ -135,6 +140,7 @@ HostMatrix slice_cols(const HostMatrix& matrix, std::int64_t begin, std::int64_t
   const WeightFormat format = matrix.format;
   HostMatrix slice = matrix;
   slice.cols = count;
+  if (is_shape_only(matrix)) return slice;
   slice.data = copy_columns(matrix.data, matrix.rows, row_bytes(format, matrix.cols),
                             row_bytes(format, begin), row_bytes(format, count), storage);
   if (format == WeightFormat::kInt4Group32)
@@ -152,6 +158,8 @@ HostMatrix slice_cols(const HostMatrix& matrix, std::int64_t begin, std::int64_t
 HostMatrix gather_rows(const HostMatrix& matrix, std::span<const std::int64_t> order,
                        HostStorage& storage) {
   const std::size_t width = bytes_of(matrix.cols) * element_bytes(matrix.format);
+  if (is_shape_only(matrix))
+    return {.format = matrix.format, .rows = std::ssize(order), .cols = matrix.cols};
   std::byte* out = storage.allocate(order.size() * width);
   for (std::size_t i = 0; i < order.size(); ++i) {
     COPPICE_CHECK_LT(order[i], matrix.rows);
@@ -165,6 +173,8 @@ HostMatrix gather_rows(const HostMatrix& matrix, std::span<const std::int64_t> o
 
 HostMatrix transpose(const HostMatrix& matrix, HostStorage& storage) {
   const std::size_t size = element_bytes(matrix.format);
+  if (is_shape_only(matrix))
+    return {.format = matrix.format, .rows = matrix.cols, .cols = matrix.rows};
   std::byte* out = storage.allocate(bytes_of(matrix.rows * matrix.cols) * size);
   for (std::int64_t row = 0; row < matrix.rows; ++row) {
     const std::byte* in = row_data(matrix, row);
@@ -176,6 +186,8 @@ HostMatrix transpose(const HostMatrix& matrix, HostStorage& storage) {
 
 HostMatrix to_plain(const HostMatrix& matrix, HostStorage& storage) {
   if (is_plain(matrix.format)) return matrix;
+  if (is_shape_only(matrix))
+    return {.format = WeightFormat::kBF16, .rows = matrix.rows, .cols = matrix.cols};
   const std::size_t width = bytes_of(matrix.cols) * sizeof(bf16);
   std::byte* out = storage.allocate(bytes_of(matrix.rows) * width);
   std::vector<float> values(bytes_of(matrix.cols));

@@ -1,5 +1,5 @@
 // Host-side work on matrices as checkpoints store them: slices for tensor parallelism, regrouped
-// rows, and plain values.
+// rows, and plain values. A matrix without data has a shape only, and so has what is made of it.
 #pragma once
 
 #include <cstddef>

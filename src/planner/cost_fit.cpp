@@ -1,0 +1,158 @@
+#include "planner/cost_fit.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <optional>
+
+#include "base/check.h"
+
+namespace coppice {
+namespace {
+
+constexpr std::size_t kTerms = 4;  // fixed, stream, math, row
+using Vector = std::array<double, kTerms>;
+
+// One measured call: its terms, and what the time exceeds the memory's floor by;
+// all divided by the time, so that the fit is relative.
+struct Row {
+  Vector x;
+  double excess;
+};
+using Rows = std::vector<Row>;
+
+// Solves the normal equations of the columns in `subset` for sum c_i x_i = excess; the others are
+// 0. Nothing where they are singular or a coefficient is negative.
+std::optional<Vector> solve(const Rows& rows, unsigned subset) {
+  const auto chosen = [&](std::size_t i) { return (subset >> i & 1u) != 0; };
+  std::array<std::array<double, kTerms + 1>, kTerms> a{};
+  for (std::size_t i = 0; i < kTerms; ++i) {
+    if (!chosen(i)) {
+      a[i][i] = 1;
+      continue;
+    }
+    for (const Row& row : rows) {
+      for (std::size_t j = 0; j < kTerms; ++j)
+        if (chosen(j)) a[i][j] += row.x[i] * row.x[j];
+      a[i][kTerms] += row.x[i] * row.excess;
+    }
+  }
+  for (std::size_t i = 0; i < kTerms; ++i) {
+    std::size_t pivot = i;
+    for (std::size_t r = i + 1; r < kTerms; ++r)
+      if (std::abs(a[r][i]) > std::abs(a[pivot][i])) pivot = r;
+    std::swap(a[i], a[pivot]);
+    if (std::abs(a[i][i]) < 1e-14) return std::nullopt;
+    for (std::size_t r = 0; r < kTerms; ++r) {
+      if (r == i) continue;
+      const double factor = a[r][i] / a[i][i];
+      for (std::size_t j = i; j <= kTerms; ++j) a[r][j] -= factor * a[i][j];
+    }
+  }
+  Vector c{};
+  for (std::size_t i = 0; i < kTerms; ++i) {
+    c[i] = a[i][kTerms] / a[i][i];
+    if (c[i] < 0) return std::nullopt;
+  }
+  return c;
+}
+
+double squared_error(const Rows& rows, const Vector& c) {
+  double sum = 0;
+  for (const Row& row : rows) {
+    double error = -row.excess;
+    for (std::size_t i = 0; i < kTerms; ++i) error += c[i] * row.x[i];
+    sum += error * error;
+  }
+  return sum;
+}
+
+// With so few columns, trying every subset is the whole of non-negative least squares.
+Vector fit_not_negative(const Rows& rows) {
+  Vector best{};
+  double least = squared_error(rows, best);
+  for (unsigned subset = 1; subset < 1u << kTerms; ++subset) {
+    const std::optional<Vector> c = solve(rows, subset);
+    if (!c) continue;
+    const double error = squared_error(rows, *c);
+    if (error >= least - 1e-12) continue;
+    least = error;
+    best = *c;
+  }
+  return best;
+}
+
+}  // namespace
+
+double interpolate_log(const std::map<double, double>& points, double x) {
+  const auto above = points.lower_bound(x);
+  if (above == points.end()) return points.rbegin()->second;
+  if (above == points.begin() || above->first == x) return above->second;
+  const auto below = std::prev(above);
+  const double weight =
+      std::log((x + 1) / (below->first + 1)) / std::log((above->first + 1) / (below->first + 1));
+  return below->second + weight * (above->second - below->second);
+}
+
+CostFeatures& CostFeatures::operator+=(const CostFeatures& other) {
+  launches += other.launches;
+  memory_us += other.memory_us;
+  math_us += other.math_us;
+  rows = std::max(rows, other.rows);
+  context = std::max(context, other.context);
+  return *this;
+}
+
+CostFit::CostFit(const std::vector<CostPoint>& points) {
+  COPPICE_CHECK(!points.empty(), "no points");
+  Rows rows;
+  for (const CostPoint& point : points)
+    rows.push_back({{point.at.launches / point.us, point.at.memory_us / point.us,
+                     point.at.math_us / point.us, point.at.row_calls() / point.us},
+                    std::max(0.0, 1 - point.at.memory_us / point.us)});
+  const Vector c = fit_not_negative(rows);
+  fixed_ = c[0], stream_ = 1 + c[1], math_ = c[2], row_ = c[3];
+  for (const CostPoint& point : points) {
+    const double fitted = before_residual(point.at).us();
+    residuals_.push_back({point.at.rows, point.at.context, fitted > 0 ? point.us / fitted : 1.0});
+  }
+}
+
+CostFit::Parts CostFit::before_residual(const CostFeatures& at) const {
+  Parts parts{.fixed_us = fixed_ * at.launches + row_ * at.row_calls(),
+              .memory_us = stream_ * at.memory_us,
+              .math_us = math_ * at.math_us};
+  // No product is faster than its arithmetic either, whatever fewer rows showed.
+  parts.math_us = std::max(parts.math_us, at.math_us - parts.memory_us);
+  return parts;
+}
+
+CostFit::Parts CostFit::predict(const CostFeatures& features, double launch_ratio) const {
+  const double factor = residual(features.rows, features.context);
+  Parts parts = before_residual(features);
+  parts.fixed_us *= launch_ratio * factor;
+  parts.memory_us *= factor;
+  parts.math_us *= factor;
+  return parts;
+}
+
+// Along rows at each context, then along contexts. Points at one place are averaged.
+double CostFit::residual(double rows, double context) const {
+  std::map<double, std::map<double, std::pair<double, double>>> grid;
+  for (const Residual& at : residuals_) {
+    auto& [sum, count] = grid[at.context][at.rows];
+    sum += at.factor;
+    count += 1;
+  }
+  if (grid.empty()) return 1;
+  std::map<double, double> across;
+  for (const auto& [at, line] : grid) {
+    std::map<double, double> along;
+    for (const auto& [x, mean] : line) along.emplace(x, mean.first / mean.second);
+    across.emplace(at, interpolate_log(along, rows));
+  }
+  return interpolate_log(across, context);
+}
+
+}  // namespace coppice

@@ -1,0 +1,147 @@
+#include "planner/plan.h"
+
+#include <algorithm>
+
+#include "engine/row_buckets.h"
+
+namespace coppice {
+namespace {
+
+constexpr double kGraphBytes = 10e6;        // one captured round of 61 layers
+constexpr double kContextBytes = 0.6e9;     // CUDA context and kernels
+constexpr double kLinkBytes = 0.4e9;        // communicators and exchange buffers
+constexpr double kWorkspaceBytes = 0.35e9;  // of the kernels, MLA's the largest
+
+std::int64_t largest(const std::vector<std::int64_t>& values) {
+  return *std::max_element(values.begin(), values.end());
+}
+
+std::int64_t smallest(const std::vector<std::int64_t>& values) {
+  return *std::min_element(values.begin(), values.end());
+}
+
+MemoryPlan plan_memory(const PlanRequest& request, const MemoryUse& use, const DeviceSpec& device) {
+  MemoryPlan memory;
+  memory.usable = device.memory_gib * 1073741824.0 * request.memory_utilization;
+  memory.target_weights = use.target_weights;
+  memory.drafter_weights = use.drafter_weights;
+  memory.buffers = use.buffers + kWorkspaceBytes;
+  // A propose and a judge graph for every bucket of rows.
+  memory.graphs = kGraphBytes * static_cast<double>(2 * kNumRowBuckets);
+  memory.runtime = kContextBytes + (request.num_ranks > 1 ? kLinkBytes : 0);
+  memory.kv_bytes = memory.usable - memory.taken();
+  memory.kv_per_token = use.target_kv_per_token + use.drafter_kv_per_token;
+  memory.kv_tokens =
+      memory.kv_bytes > 0 ? static_cast<std::int64_t>(memory.kv_bytes / memory.kv_per_token) : 0;
+  memory.fits = memory.kv_tokens >= smallest(request.batches) * smallest(request.contexts);
+  return memory;
+}
+
+class Planner {
+ public:
+  Planner(const PlanRequest& request, const RoundTimes& times)
+      : request_(request),
+        times_(times),
+        network_(request.target, request.drafter_config, paper_options(request)) {
+    max_budget_ = network_.has_drafter() ? network_.options().max_budget : 0;
+    acceptance_ =
+        acceptance_model(request.acceptance, std::max<std::int64_t>(network_.block_size() - 1, 0));
+    tokens_ = tokens_per_round(acceptance_, max_budget_);
+  }
+
+  Plan run() {
+    Plan plan{.request = request_,
+              .acceptance = acceptance_,
+              .times_source = times_.source(),
+              .times_device = std::string(times_.device().title),
+              .use = network_.memory()};
+    for (const DeviceSpec& device : request_.devices)
+      plan.devices.push_back({.device = device, .memory = plan_memory(request_, plan.use, device)});
+    for (const std::int64_t context : request_.contexts)
+      for (const std::int64_t batch : request_.batches) plan_point(plan, batch, context);
+    return plan;
+  }
+
+ private:
+  static PaperOptions paper_options(const PlanRequest& request) {
+    PaperOptions options;
+    options.num_ranks = request.num_ranks;
+    options.expert_format = request.expert_format;
+    options.kv_dtype = request.kv_dtype;
+    options.max_batch = largest(request.batches);
+    const std::int64_t most = kRowBuckets.back() / options.max_batch - 1;
+    options.max_budget = std::clamp<std::int64_t>(
+        request.budget == kAutoBudget ? 63 : request.budget, 0, std::max<std::int64_t>(most, 0));
+    options.max_model_len = largest(request.contexts) + 1024;
+    return options;
+  }
+
+  // The ops are the same on every GPU, so they are counted once.
+  void plan_point(Plan& plan, std::int64_t batch, std::int64_t context) {
+    for (DevicePlan& device : plan.devices)
+      device.points.push_back(
+          {.fits = device.memory.kv_tokens >= batch * context && device.memory.fits});
+    for (const std::int64_t budget : budgets()) {
+      const double tokens = tokens_[static_cast<std::size_t>(budget)];
+      const CountedRound cost =
+          network_.round(batch, context, budget, tokens, request_.expert_overlap);
+      double distinct = 0;
+      for (const RoundOp& op : cost.ops) distinct = std::max(distinct, op.cost.distinct_experts);
+      for (DevicePlan& device : plan.devices) {
+        PlannedPoint& point = device.points.back();
+        point.rounds.push_back(
+            {.batch = batch,
+             .context = context,
+             .budget = budget,
+             .tokens_per_round = tokens,
+             .time = times_.time(cost, device.device, request_.num_ranks, request_.host_us),
+             .totals = cost.totals(),
+             .distinct_experts = distinct});
+        if (point.rounds.back().tokens_per_s() > point.best_round().tokens_per_s())
+          point.best = point.rounds.size() - 1;
+      }
+    }
+  }
+
+  // A given budget is compared with plain decoding only.
+  std::vector<std::int64_t> budgets() const {
+    if (max_budget_ == 0) return {0};
+    if (request_.budget != kAutoBudget) return {0, max_budget_};
+    return candidate_budgets(max_budget_);
+  }
+
+  const PlanRequest& request_;
+  const RoundTimes& times_;
+  NetworkOnPaper network_;
+  AcceptanceModel acceptance_;
+  std::int64_t max_budget_ = 0;
+  std::vector<double> tokens_;
+};
+
+}  // namespace
+
+std::vector<std::int64_t> candidate_budgets(std::int64_t max_budget) {
+  std::vector<std::int64_t> budgets;
+  for (const std::int32_t bucket : kRowBuckets)
+    if (bucket - 1 <= max_budget) budgets.push_back(bucket - 1);
+  return budgets;
+}
+
+std::vector<Change> amdahl_table(const PlannedRound& round) {
+  const OpTime total = round.time.total();
+  const double host = round.time[Part::kHost].us();
+  const double now = total.us();
+  return {{"memory twice as fast", now - total.memory_us / 2},
+          {"memory 4.5 times as fast", now - total.memory_us * (1 - 1 / 4.5)},
+          {"products twice as fast", now - total.math_us / 2},
+          {"links twice as fast", now - total.link_us / 2},
+          {"no fixed time in kernels and collectives", now - (total.fixed_us - host)},
+          {"no host time", now - host},
+          {"all of it: bytes at the read rate of today", total.memory_us}};
+}
+
+Plan make_plan(const PlanRequest& request, const RoundTimes& times) {
+  return Planner(request, times).run();
+}
+
+}  // namespace coppice

@@ -1,0 +1,30 @@
+// Reads what `coppice bench round --json` writes (docs/bench.md).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/round_times.h"
+
+namespace coppice {
+
+struct RoundFile {
+  DeviceSpec device;
+  ModelConfig target;  // the widths of the rank that was measured, as a network of one rank
+  std::optional<DflashConfig> drafter;
+  std::vector<MeasuredRound> rounds;  // captured ones only
+  double weights_bytes = 0, drafter_bytes = 0, kv_bytes = 0, total_bytes = 0;
+  std::string commit, date;
+};
+
+// Throws Error naming the file and field.
+RoundFile read_round_file(const std::string& path);
+
+// Its network on paper, large enough for its rounds.
+NetworkOnPaper network_of(const RoundFile& file);
+
+// From a file of `bench kernels` or of `bench round`, told by its schema.
+RoundTimes times_from_file(const std::string& path);
+
+}  // namespace coppice

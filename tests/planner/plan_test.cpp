@@ -1,0 +1,177 @@
+#include "planner/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+
+#include "base/error.h"
+#include "tests/planner/support/plans.h"
+
+namespace coppice::testing {
+namespace {
+
+const RoundTimes& times() {
+  static const RoundTimes shipped(KernelTimes::shipped());
+  return shipped;
+}
+
+// Kimi K2's INT4 weights with and without room for a cache: as it is served in practice.
+const std::map<std::string, std::pair<bool, bool>> kFits = {
+    // GPU -> fits on 4, on 8
+    {"a100", {false, false}},    {"h100", {false, false}},    {"h200", {false, true}},
+    {"b200", {true, true}},      {"b300", {true, true}},      {"gb200", {true, true}},
+    {"gb300", {true, true}},     {"rtx5090", {false, false}}, {"rtxpro6000", {false, true}},
+    {"rtx4090", {false, false}}, {"mi300x", {true, true}},    {"mi355x", {true, true}}};
+
+void check_fits(PlanRequest request) {
+  request.devices = find_devices("all");
+  request.batches = {1};
+  for (const std::int64_t ranks : {4, 8}) {
+    request.num_ranks = ranks;
+    const Plan plan = make_plan(request, times());
+    ASSERT_EQ(plan.devices.size(), kFits.size());
+    for (const DevicePlan& device : plan.devices) {
+      const auto& [on_four, on_eight] = kFits.at(std::string(device.device.name));
+      EXPECT_EQ(device.memory.fits, ranks == 4 ? on_four : on_eight)
+          << ranks << " x " << device.device.name;
+    }
+    const std::string text = plan_as_text(plan);
+    EXPECT_NE(text.find("does not fit"), std::string::npos);
+    EXPECT_NE(text.find("  fits"), std::string::npos);
+  }
+}
+
+TEST(PlanTest, FourAndEightOfEachGpu) {
+  check_fits(kimi_request(8));
+}
+
+TEST(PlanTest, ThePublishedConfigurationOfKimiK25) {
+  const std::filesystem::path folder = COPPICE_SOURCE_DIR "/../shared/data/kimi-k2.5";
+  const char* const given = std::getenv("COPPICE_KIMI_CONFIG");
+  const std::string path = given != nullptr ? given : folder.string();
+  if (!std::filesystem::exists(path + "/config.json"))
+    GTEST_SKIP() << "no " << path << "/config.json (COPPICE_KIMI_CONFIG names another folder)";
+  PlanRequest request = kimi_request(8);
+  request.target = load_model_config(path);
+  check_fits(request);
+}
+
+// vLLM reports 46.8 GiB and 715,072 tokens on eight H200 at its own utilisation.
+TEST(PlanTest, CacheOfEightH200) {
+  PlanRequest request = kimi_request(8);
+  request.drafter_config.reset();
+  request.drafter.clear();
+  const Plan plan = make_plan(request, times());
+  const MemoryPlan& memory = plan.devices[0].memory;
+  EXPECT_NEAR(static_cast<double>(memory.kv_tokens) * memory.kv_per_token / memory.kv_bytes, 1,
+              1e-4);
+  EXPECT_GT(memory.kv_tokens, 600'000);
+  EXPECT_LT(memory.kv_tokens, 900'000);
+}
+
+TEST(PlanTest, PartsAddUpAndMoreRowsCostMore) {
+  PlanRequest request = kimi_request(8, "h200,b200");
+  const Plan plan = make_plan(request, times());
+  for (const DevicePlan& device : plan.devices)
+    for (const PlannedPoint& point : device.points) {
+      double before = 0;
+      for (const PlannedRound& round : point.rounds) {
+        double sum = 0;
+        for (const OpTime& part : round.time.parts) sum += part.us();
+        EXPECT_NEAR(sum, round.time.total().us(), 1e-6 * sum);
+        const double verify = round.time.verify().us();
+        EXPECT_GT(verify, 0.97 * before) << device.device.name << " " << round.budget;
+        before = verify;
+        EXPECT_GE(point.best_round().tokens_per_s(), round.tokens_per_s());
+      }
+      EXPECT_EQ(point.plain().budget, 0);
+      EXPECT_EQ(point.plain().tokens_per_round, 1);
+    }
+}
+
+TEST(PlanTest, ChangesNeverMakeARoundSlower) {
+  const Plan plan = make_plan(kimi_request(8), times());
+  const PlannedRound& round = plan.devices[0].points[0].best_round();
+  for (const Change& change : amdahl_table(round)) {
+    EXPECT_LE(change.us, round.time.total().us()) << change.what;
+    EXPECT_GT(change.us, 0) << change.what;
+  }
+}
+
+TEST(PlanTest, AGivenBudgetAndHostTime) {
+  PlanRequest request = kimi_request(8);
+  request.budget = 16;
+  request.host_us = 6000;
+  const Plan plan = make_plan(request, times());
+  const PlannedPoint& point = plan.devices[0].points[0];
+  ASSERT_EQ(point.rounds.size(), 2u);
+  EXPECT_EQ(point.rounds[1].budget, 16);
+  EXPECT_EQ(point.rounds[1].time[Part::kHost].us(), 6000);
+}
+
+TEST(PlanTest, OverlapLowersTheExperts) {
+  PlanRequest request = kimi_request(8);
+  const Plan uniform = make_plan(request, times());
+  request.expert_overlap = 0.35;
+  const Plan alike = make_plan(request, times());
+  const auto experts = [](const Plan& plan) {
+    return plan.devices[0].points[1].rounds.back().distinct_experts;
+  };
+  EXPECT_LT(experts(alike), experts(uniform));
+  EXPECT_GT(experts(alike), 8);
+}
+
+TEST(PlanTest, ShapesThatDoNotSplitAreRefused) {
+  PlanRequest request = kimi_request(8);
+  request.num_ranks = 3;
+  EXPECT_THROW(make_plan(request, times()), Error);
+}
+
+TEST(DeviceSpecTest, NamesAndSources) {
+  EXPECT_EQ(find_device("RTX PRO 6000").name, "rtxpro6000");
+  EXPECT_EQ(find_device("gb200").arch, "sm_100a");
+  EXPECT_EQ(find_devices("h200,b300").size(), 2u);
+  EXPECT_THROW(find_device("h300"), Error);
+  EXPECT_THROW(find_devices("h200,"), Error);
+  for (const DeviceSpec& device : device_specs()) {
+    EXPECT_FALSE(device.source.empty()) << device.name;
+    EXPECT_LE(device.read_tb_s, device.bandwidth_tb_s) << device.name;
+    EXPECT_LE(device.bf16_reached, device.bf16_tflops) << device.name;
+  }
+}
+
+// Points of the sources that the models were fitted to.
+TEST(DeviceSpecTest, AllReduceTimesNearThePublishedOnes) {
+  const AllReduceModel& hopper = find_device("h200").all_reduce;
+  for (const auto& [kb, us] :
+       std::map<double, double>{{32, 7.8}, {256, 16.7}, {512, 22}, {1024, 34}})
+    EXPECT_NEAR(all_reduce_us(hopper, 8, kb * 1024), us, 0.1 * us) << kb;
+  const AllReduceModel& blackwell = find_device("b200").all_reduce;
+  for (const auto& [kb, us] : std::map<double, double>{{10, 4.8}, {82, 5.2}, {655, 8.3}})
+    EXPECT_NEAR(all_reduce_us(blackwell, 8, kb * 1024), us, 0.1 * us) << kb;
+  EXPECT_EQ(all_reduce_us(hopper, 1, 1e6), 0);
+}
+
+TEST(AcceptanceTest, ChainsAndTreesAreThePublishedOnes) {
+  EXPECT_NEAR(chain_tokens(acceptance_model("coding", 7)), 5.3, 0.1);
+  EXPECT_NEAR(chain_tokens(acceptance_model("chat", 7)), 3.7, 0.1);
+  const AcceptanceModel tiny = acceptance_model("tiny-k2", 7);
+  EXPECT_NEAR(chain_tokens(tiny), 4.06, 0.1);
+  const std::vector<double> tokens = tokens_per_round(tiny, 64);
+  EXPECT_EQ(tokens[0], 1);
+  EXPECT_NEAR(tokens[8], 4.42, 0.2);
+  EXPECT_NEAR(tokens[16], 4.81, 0.2);
+  EXPECT_NEAR(tokens[64], 5.25, 0.2);
+  for (std::size_t n = 1; n < tokens.size(); ++n) EXPECT_GT(tokens[n], tokens[n - 1]);
+}
+
+TEST(AcceptanceTest, GivenProbabilities) {
+  const AcceptanceModel model = acceptance_model("0.9:0.5", 4);
+  EXPECT_EQ(model.first, (std::vector<double>{0.9, 0.5, 0.5, 0.5}));
+  EXPECT_THROW(acceptance_model("fast", 7), Error);
+  EXPECT_THROW(acceptance_model("0.9:1.5", 7), Error);
+}
+
+}  // namespace
+}  // namespace coppice::testing
