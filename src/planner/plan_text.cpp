@@ -1,5 +1,5 @@
 // The plan as text for a terminal.
-#include <algorithm>
+#include <cmath>
 
 #include "planner/plan.h"
 #include "planner/print.h"
@@ -79,7 +79,7 @@ std::string parts_text(const PlannedRound& round) {
     const double share = part.us() / total;
     out += print("    %-12s %8.3f ms %5.1f %%  %-40s  %s\n", name_of(static_cast<Part>(i)),
                  part.us() / 1000, 100 * share,
-                 std::string(static_cast<std::size_t>(share * kBarWidth + 0.5), '#').c_str(),
+                 std::string(static_cast<std::size_t>(std::lround(share * kBarWidth)), '#').c_str(),
                  name_of(part.limit()));
   }
   return out;

@@ -268,7 +268,7 @@ std::string stacked_bars(const std::string& x_label, const std::vector<std::stri
   if (std::abs(most - 100) < 0.5) scale = make_scale(0, 100, false, true, {0, 20, 40, 60, 80, 100});
   if (std::abs(most - 100) < 0.5) scale.high = 100;
   const double legend =
-      kLegendRow * static_cast<double>((part_names.size() + kLegendColumns - 1) / kLegendColumns);
+      kLegendRow * std::ceil(static_cast<double>(part_names.size()) / kLegendColumns);
   const double bottom = legend + 10 + kRow * static_cast<double>(bars.size());
   const auto at = [&](double value) {
     return kNames + scale.place(value) * (kWidth - kNames - kNotes);
@@ -279,7 +279,7 @@ std::string stacked_bars(const std::string& x_label, const std::vector<std::stri
       kWidth, bottom + 42);
   for (std::size_t i = 0; i < part_names.size(); ++i) {
     const double x = 8 + static_cast<double>(i % kLegendColumns) * 140;
-    const double y = 12 + kLegendRow * static_cast<double>(i / kLegendColumns);
+    const double y = 12 + kLegendRow * std::floor(static_cast<double>(i) / kLegendColumns);
     out += print(
         "<rect x='%g' y='%.0f' width='11' height='11' fill='%s'/>"
         "<text x='%g' y='%.0f' class='tick'>%s</text>\n",
