@@ -69,4 +69,9 @@ if [[ "${1:-}" == --oracles ]]; then
       echo "setup: no Python environment: tests that compare with reference implementations will be skipped"
     fi
   fi
+  # The browser that drives the server's page.
+  if ! command -v chromium > /dev/null && ! { ((EUID == 0)) && command -v apt-get > /dev/null && apt-get update -qq &&
+      DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium > /dev/null; }; then
+    echo "setup: no Chromium (apt-get install chromium): the test of the server's page will be skipped"
+  fi
 fi

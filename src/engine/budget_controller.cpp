@@ -111,6 +111,12 @@ double BudgetController::plain_ms(const Account& account, std::int64_t num_seque
   return account.plain_ms.count > 0 ? account.plain_ms.value : verify_ms(num_sequences);
 }
 
+double BudgetController::plain_round_ms() const {
+  const auto account = accounts_.find(num_sequences_);
+  return account == accounts_.end() ? verify_ms(num_sequences_)
+                                    : plain_ms(account->second, num_sequences_);
+}
+
 // Rounds take longer than the steps they were expected to be (sampling, commit, longer contexts),
 // by much the same for neighbouring sizes: what was measured moves the expected curve.
 double BudgetController::bucket_ms(std::size_t bucket) const {

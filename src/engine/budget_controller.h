@@ -65,6 +65,10 @@ class BudgetController {
   std::vector<float> cost_ms() const;
   std::vector<float> calibration() const;  // [max_depth + 1]
 
+  // Predicted ms of a round without drafts, of the number of sequences last planned for; 0 before
+  // anything was measured.
+  double plain_round_ms() const;
+
   // A verify step timed before any round, without what else a round does.
   void expect_cost(std::int64_t rows, double verify_ms);
   // A drafted round's outcomes come first, then the round.

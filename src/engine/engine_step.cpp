@@ -211,6 +211,7 @@ void Engine::Impl::learn(std::span<Sequence* const> sequences, const Flight& fli
                               .automatic = flight.automatic,
                               .draft_ms = ms[0] + ms[1],
                               .verify_ms = ms[2] + ms[3] + ms[4]});
+  metrics_.plain_round_ms = controller_->plain_round_ms();
   // A captured round has the rows it was launched with, whatever its cut kept.
   const std::int64_t kept = results.row_offsets.data<std::int32_t>()[shape.batch];
   if (shape.cut_by_cost && runner_.backend().device() != Device::kCpu)

@@ -41,6 +41,7 @@ struct EngineMetrics {
   // Gauges
   std::int64_t num_running = 0, num_waiting = 0;
   std::int64_t num_kv_blocks = 0, num_kv_blocks_used = 0;
+  double plain_round_ms = 0;  // what the last round would have taken without drafts; 0: unknown
 
   // Tokens a sequence gains per round (tau), the bonus included; 0 before the first round.
   double tokens_per_round() const;

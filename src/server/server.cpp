@@ -8,11 +8,13 @@
 #include "server/completion_api.h"
 #include "server/event_stream.h"
 #include "server/info_api.h"
+#include "server/live_feed.h"
 #include "server/messages_api.h"
 #include "server/openapi.h"
 #include "server/responses_api.h"
 #include "server/stats_log.h"
 #include "server/tokenize_api.h"
+#include "server/web_page.h"
 
 namespace coppice {
 namespace {
@@ -40,6 +42,7 @@ struct Server::Impl {
     add_api_routes();
     documented_routes = router.route_names();
     add_missing_routes();
+    add_web_routes(router);
     http = std::make_unique<HttpServer>(
         options.http,
         [this](const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
@@ -81,6 +84,7 @@ struct Server::Impl {
   std::string fingerprint;  // written before the model is set
 
   mutable EngineLoop loop;
+  LiveFeed live{loop, model};
   StatsLog stats;
   std::unique_ptr<GrammarService> grammars;  // written before the model is set
   std::unique_ptr<HttpServer> http;          // goes first
@@ -161,6 +165,10 @@ void Server::Impl::add_info_routes() {
   router.add("GET", "/load", guarded,
              [this](const HttpRequest&, std::string_view, const Responder& r) {
                send_json(*r, Json::object({{"server_load", loop.status().in_flight}}));
+             });
+  router.add("GET", "/v1/rounds", guarded,
+             [this](const HttpRequest& request, std::string_view, const Responder& r) {
+               live.answer(request, r);
              });
   router.add("GET", "/v1/models", guarded,
              [this](const HttpRequest&, std::string_view, const Responder& r) {
@@ -289,6 +297,7 @@ bool Server::wait_until_loaded(std::chrono::milliseconds timeout) {
 bool Server::drain(std::chrono::milliseconds timeout) {
   const auto start = std::chrono::steady_clock::now();
   const bool complete = impl_->loop.drain(timeout);
+  impl_->live.close();
   const auto used = std::chrono::duration_cast<std::chrono::milliseconds>(
       std::chrono::steady_clock::now() - start);
   const auto left = std::max(timeout - used, std::chrono::milliseconds(500));

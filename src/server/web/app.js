@@ -1,0 +1,5 @@
+import {startChat} from './chat.js';
+import {startLive} from './live.js';
+
+startChat();
+startLive();
