@@ -1,4 +1,5 @@
-// Checks and times the routed-experts op. Usage: moe_lab check|time tp8|tp1|tiny
+// Checks and times the routed-experts op. Usage: moe_lab check|time
+// tp8|tp1|tp1e64|tiny|tiny4|odd|mini
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -21,7 +22,8 @@ struct Shape {
 };
 constexpr Shape kShapes[] = {{"tp8", 7168, 256, 384, 8},    {"tp1", 7168, 2048, 384, 8},
                              {"tp1e64", 7168, 2048, 64, 8}, {"tiny", 384, 128, 32, 4},
-                             {"tiny4", 384, 32, 32, 4},     {"odd", 1120, 1056, 24, 6}};
+                             {"tiny4", 384, 32, 32, 4},     {"odd", 1120, 1056, 24, 6},
+                             {"mini", 1024, 128, 16, 4}};
 
 // ------------------------------------------------------------------------------------- reference
 
@@ -249,8 +251,8 @@ void check(const Shape& s, const char* routing_name, int pool, int max_tokens,
 
   std::vector<int> sweep;
   for (int m = 0; m <= std::min(17, max_tokens); ++m) sweep.push_back(m);
-  for (int m :
-       {31, 32, 33, 63, 64, 65, 95, 97, 127, 128, 129, 255, 256, 257, 511, 513, 1023, 1024, 1025}) {
+  for (int m : {31,  32,  33,  63,  64,  65,  95,  97,   127,  128,  129,
+                255, 256, 257, 511, 513, 768, 769, 1023, 1024, 1025, 2049}) {
     if (m <= max_tokens) sweep.push_back(m);
   }
   for (int m : sweep) {
@@ -387,7 +389,8 @@ int main(int argc, char** argv) {
       check(s, "skewed", s.top_k, most, std::min(most, 16));
     } else {
       const int layers = name == "tp8" ? 4 : 1;
-      std::vector<int> sizes = {1, 2, 4, 8, 16, 17, 32, 33, 64, 128, 256, 512, 1024};
+      std::vector<int> sizes = {1,  2,   4,   8,   16,  17,   32,   33,
+                                64, 128, 256, 512, 768, 1024, 2048, 8192};
       if (argc > 3) sizes.clear();
       for (int i = 3; i < argc; ++i) sizes.push_back(std::atoi(argv[i]));
       time_shape(s, sizes, layers, name == "tp8" ? 24 : 8);

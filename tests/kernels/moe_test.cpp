@@ -16,6 +16,7 @@
 #include "kernels/moe/moe_experts.h"
 #include "kernels/moe/moe_experts_config.h"
 #include "kernels/moe/moe_route.h"
+#include "kernels/moe/moe_wide.h"
 #include "kernels/moe/repack_experts.h"
 
 namespace coppice::kernels {
@@ -78,7 +79,8 @@ std::vector<uint16_t> random_bf16(size_t count, double low, double high, unsigne
 
 // ---- Routed experts
 
-constexpr int kTokens = 40, kTopK = 4, kExperts = 20;
+// Up to 80 rows take the narrow form, more the wide one (moe_wide_pays).
+constexpr int kTokens = 90, kTopK = 4, kExperts = 20;
 
 struct PackedMatrix {
   int rows, inputs;
@@ -202,6 +204,23 @@ class MoeExpertsTest : public ::testing::TestWithParam<std::pair<int, int>> {
     return out;
   }
 
+  void expect_padding_inert(int tokens) {
+    const std::vector<float> together = run(x_, ids_, 0, tokens);
+    std::vector<uint16_t> x = x_;
+    std::vector<int> ids = ids_;
+    for (int token = 1; token < tokens; token += 3) {
+      std::fill_n(x.begin() + token * hidden(), hidden(), 0xFFFF);  // NaN
+      for (int k = 0; k < kTopK; ++k) ids[token * kTopK + k] = k % 2 ? -1 : kExperts;
+    }
+    const std::vector<float> padded = run(x, ids, 0, tokens);
+    for (int token = 0; token < tokens; ++token) {
+      for (int row = 0; row < hidden(); ++row) {
+        const size_t at = size_t(token) * hidden() + row;
+        ASSERT_EQ(padded[at], token % 3 == 1 ? 0.0f : together[at]) << token << " " << row;
+      }
+    }
+  }
+
   std::unique_ptr<PackedMatrix> gate_, up_, down_;
   std::vector<uint16_t> x_;
   std::vector<int> ids_;
@@ -225,37 +244,41 @@ TEST_P(MoeExpertsTest, AgreesWithDoublePrecision) {
 }
 
 TEST_P(MoeExpertsTest, ARowsBitsDependOnThatRowOnly) {
-  int active = 0;
-  const std::vector<float> together = run(x_, ids_, 0, kTokens, &active);
-  EXPECT_EQ(active, static_cast<int>(std::set<int>(ids_.begin(), ids_.end()).size()));
+  std::vector<float> alone;
   for (int token = 0; token < kTokens; ++token) {
-    const std::vector<float> alone = run(x_, ids_, token, 1);
-    EXPECT_EQ(std::memcmp(alone.data(), &together[size_t(token) * hidden()], hidden() * 4), 0)
-        << "token " << token;
+    const std::vector<float> row = run(x_, ids_, token, 1);
+    alone.insert(alone.end(), row.begin(), row.end());
+  }
+  for (int tokens : {2, 7, 17, 40, 80, 81, kTokens}) {
+    int active = 0;
+    const std::vector<float> together = run(x_, ids_, 0, tokens, &active);
+    EXPECT_EQ(active,
+              static_cast<int>(std::set<int>(ids_.begin(), ids_.begin() + tokens * kTopK).size()));
+    EXPECT_EQ(std::memcmp(alone.data(), together.data(), together.size() * 4), 0) << tokens;
   }
 }
 
+// Both forms: few rows, and many.
 TEST_P(MoeExpertsTest, PaddedRowsAreInert) {
-  const std::vector<float> together = run(x_, ids_, 0, kTokens);
-  std::vector<uint16_t> x = x_;
-  std::vector<int> ids = ids_;
-  for (int token = 1; token < kTokens; token += 3) {
-    std::fill_n(x.begin() + token * hidden(), hidden(), 0xFFFF);  // NaN
-    for (int k = 0; k < kTopK; ++k) ids[token * kTopK + k] = k % 2 ? -1 : kExperts;
-  }
-  const std::vector<float> padded = run(x, ids, 0, kTokens);
-  for (int token = 0; token < kTokens; ++token) {
-    for (int row = 0; row < hidden(); ++row) {
-      const size_t at = size_t(token) * hidden() + row;
-      ASSERT_EQ(padded[at], token % 3 == 1 ? 0.0f : together[at]) << token << " " << row;
-    }
-  }
+  for (int tokens : {30, kTokens}) expect_padding_inert(tokens);
 }
 
+TEST_P(MoeExpertsTest, OneExpertMayTakeEveryRow) {
+  std::vector<int> ids = ids_;
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = i % kTopK == 2 ? 3 : -1;
+  int active = 0;
+  const std::vector<float> together = run(x_, ids, 0, kTokens, &active);
+  EXPECT_EQ(active, 1);
+  for (int token : {0, 31, 32, kTokens - 1}) {
+    const std::vector<float> alone = run(x_, ids, token, 1);
+    EXPECT_EQ(std::memcmp(alone.data(), &together[size_t(token) * hidden()], hidden() * 4), 0);
+  }
+}
 // Inputs shared by eight warps or not, with and without padded cells, in both products.
 INSTANTIATE_TEST_SUITE_P(Shapes, MoeExpertsTest,
                          ::testing::Values(std::pair{384, 128}, std::pair{384, 32},
-                                           std::pair{1120, 96}, std::pair{1024, 1056}));
+                                           std::pair{1120, 96}, std::pair{1024, 128},
+                                           std::pair{1024, 1056}));
 
 TEST(MoeExpertsConfig, HoldsAnyRoutingOfItsSize) {
   for (int tokens : {1, 3, 8, 17, 64, 65, 300, 1024, 2048}) {
@@ -267,6 +290,17 @@ TEST(MoeExpertsConfig, HoldsAnyRoutingOfItsSize) {
     // All pairs to one expert, and all experts with one row more than fills a unit.
     EXPECT_GE(c.max_units, (tokens * 8 + c.unit_rows - 1) / c.unit_rows);
     EXPECT_GE(c.max_units, std::min(tokens * 8 / (c.unit_rows + 1), 384) * 2);
+  }
+}
+
+TEST(MoeWideConfig, HoldsAnyRoutingOfItsSize) {
+  for (int tokens : {769, 1025, 2048, 8192}) {
+    const MoeWideConfig c = choose_moe_wide_config(tokens, 8, 384, 132, 232448);
+    EXPECT_GE(c.stages, 4) << tokens;
+    EXPECT_LE(c.shared_bytes, 232448u);
+    EXPECT_GE(c.columns, kWideFewColumns);
+    EXPECT_GE(c.max_units, (tokens * 8 + c.columns - 1) / c.columns);
+    EXPECT_GE(c.max_units, std::min(tokens * 8 / (c.columns + 1), 384) * 2);
   }
 }
 

@@ -35,4 +35,21 @@ __device__ inline uint32_t load_acquire(const uint32_t* counter) {
   return value;
 }
 
+// A word of data and its tag in one eight-byte access: whoever sees the tag has the data.
+__device__ inline void store_tagged(uint64_t* to, uint32_t data, uint32_t tag) {
+  asm volatile("st.volatile.global.u64 [%0], %1;" ::"l"(to),
+               "l"(static_cast<uint64_t>(tag) << 32 | data)
+               : "memory");
+}
+
+// Two such words, 16-byte aligned; each is read in one piece.
+__device__ inline ulonglong2 load_tagged(const uint64_t* from) {
+  ulonglong2 words;
+  asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
+               : "=l"(words.x), "=l"(words.y)
+               : "l"(from)
+               : "memory");
+  return words;
+}
+
 }  // namespace coppice::kernels

@@ -1,4 +1,5 @@
-// Tensor maps of bf16 matrices for the copy engine, with the 128-byte swizzle. Host only.
+// Tensor maps for the copy engine: bf16 matrices with the 128-byte swizzle unless asked otherwise.
+// Host only.
 #pragma once
 
 #include <cuda.h>
@@ -13,7 +14,9 @@ namespace coppice::kernels {
 // tensor maps, cudaErrorInvalidValue for a matrix that none can describe.
 inline cudaError_t encode_tensor_map(CUtensorMap* map, const void* data, uint32_t rank,
                                      const cuuint64_t* shape, const cuuint64_t* strides,
-                                     const cuuint32_t* box) {
+                                     const cuuint32_t* box,
+                                     CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                                     CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
   using Encode = decltype(&cuTensorMapEncodeTiled);
   static const Encode encode = [] {
     void* entry = nullptr;
@@ -25,9 +28,9 @@ inline cudaError_t encode_tensor_map(CUtensorMap* map, const void* data, uint32_
   if (encode == nullptr) return cudaErrorNotSupported;
   const cuuint32_t element_strides[5] = {1, 1, 1, 1, 1};
   const CUresult result =
-      encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, rank, const_cast<void*>(data), shape, strides,
-             box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      encode(map, type, rank, const_cast<void*>(data), shape, strides, box, element_strides,
+             CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 

@@ -7,27 +7,6 @@ namespace coppice::kernels {
 
 inline constexpr int kCombineThreads = 128;  // four outputs each
 
-__device__ inline float4 load_shared_expert(const MoeExpertsParams& p, int64_t at) {
-  if (p.shared_is_float) {
-    return *reinterpret_cast<const float4*>(static_cast<const float*>(p.shared) + at);
-  }
-  const auto packed =
-      *reinterpret_cast<const uint2*>(static_cast<const __nv_bfloat16*>(p.shared) + at);
-  return make_float4(__uint_as_float(packed.x << 16), __uint_as_float(packed.x & 0xFFFF0000u),
-                     __uint_as_float(packed.y << 16), __uint_as_float(packed.y & 0xFFFF0000u));
-}
-
-__device__ inline void store_combined(const MoeExpertsParams& p, int64_t at, float4 sum) {
-  if (p.out_is_float) {
-    *reinterpret_cast<float4*>(static_cast<float*>(p.out) + at) = sum;
-    return;
-  }
-  const __nv_bfloat162 packed[2] = {__floats2bfloat162_rn(sum.x, sum.y),
-                                    __floats2bfloat162_rn(sum.z, sum.w)};
-  *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(p.out) + at) =
-      *reinterpret_cast<const uint2*>(packed);
-}
-
 // Adds a token's slots in slot order, then the shared expert; also clears the counters for the next
 // call. Grid (outputs, tokens). kSlots >= top_k: the loads of all slots are in flight together.
 template <int kSlots>
@@ -69,18 +48,9 @@ __global__ void __launch_bounds__(kCombineThreads)
   float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll
   for (int slot = 0; slot < kSlots; ++slot) {
-    if (!used[slot]) continue;
-    sum.x = __fmaf_rn(weight[slot], row[slot].x, sum.x);
-    sum.y = __fmaf_rn(weight[slot], row[slot].y, sum.y);
-    sum.z = __fmaf_rn(weight[slot], row[slot].z, sum.z);
-    sum.w = __fmaf_rn(weight[slot], row[slot].w, sum.w);
+    if (used[slot]) add_slot(sum, weight[slot], row[slot]);
   }
-  if (p.op.shared) {
-    sum.x = __fadd_rn(sum.x, shared_expert.x);
-    sum.y = __fadd_rn(sum.y, shared_expert.y);
-    sum.z = __fadd_rn(sum.z, shared_expert.z);
-    sum.w = __fadd_rn(sum.w, shared_expert.w);
-  }
+  if (p.op.shared) add_to(sum, shared_expert);
   store_combined(p.op, at, sum);
 }
 

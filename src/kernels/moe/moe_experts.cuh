@@ -18,6 +18,7 @@
 #include "kernels/moe/moe_experts.h"
 #include "kernels/moe/moe_experts_config.h"
 #include "kernels/moe/moe_multiply.cuh"
+#include "kernels/moe/moe_output.cuh"
 #include "kernels/moe/moe_work_list.cuh"
 
 namespace coppice::kernels {
@@ -244,9 +245,6 @@ struct ColumnPair {
 
 // silu(gate) * up in bf16, of gate (x, y) and up (z, w) of features g.
 struct WriteActivation {
-  static __device__ __nv_bfloat16 swiglu(float gate, float up) {
-    return __float2bfloat16_rn(__fmul_rn(__fdividef(gate, 1.0f + __expf(-gate)), up));
-  }
   static __device__ ColumnPair locate(const MoeExpertsKernelParams& p, const MoeWorkList&,
                                       const MoeUnit& unit, int n) {
     ColumnPair c;
@@ -345,7 +343,6 @@ __device__ void finish_claims(const MoeExpertsKernelParams& p, const MoeShared& 
 
 struct MoeMultiplyState {
   RingIndex ring, sums;
-  uint32_t minus_136[4];  // pairs of bf16 -136
 };
 
 // Hands the sums of an item to the finishing warps.
@@ -396,7 +393,7 @@ __device__ void multiply_unit(const MoeExpertsKernelParams& p, const MoeShared& 
       mbarrier_wait(&shared.weights_full[slot], state.ring.parity);
       mbarrier_wait(&shared.inputs_full[slot], state.ring.parity);
       multiply_stage<kTiles, kColumns, kSteps>(sum, cells + offset, inputs + offset, row,
-                                               step_input_bytes, state.minus_136);
+                                               step_input_bytes);
       __syncwarp();
       if (lane == 0) mbarrier_arrive(&shared.empty[slot]);
       state.ring.advance(p.config.stages);
@@ -437,9 +434,6 @@ template <int kTiles, int kMaxColumns>
 __device__ void multiply_claims(const MoeExpertsKernelParams& p, const MoeShared& shared,
                                 const MoeSchedule& schedule) {
   MoeMultiplyState state;
-  // Tied to a run-time zero: the compiler would otherwise rebuild the constants before every use.
-#pragma unroll
-  for (int i = 0; i < 4; ++i) state.minus_136[i] = 0xC308C308u ^ (p.config.max_units >> (24 + i));
   RingIndex claims;
   for (MoeClaim work = take_claim(shared, claims, schedule); work.valid;
        work = take_claim(shared, claims, schedule)) {

@@ -33,7 +33,7 @@ struct MoeExpertsParams {
   bool out_is_float = false;
 };
 
-inline constexpr int kMoeExpertsMaxTokens = 2048;
+inline constexpr int kMoeExpertsMaxTokens = 8192;
 inline constexpr int kMoeExpertsMaxTopK = 16;
 
 // The first moe_experts_counter_bytes of the workspace must be zero before the first call; every

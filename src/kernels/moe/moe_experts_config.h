@@ -16,6 +16,9 @@ struct MoeExpertsConfig {
   size_t shared_bytes = 0;
 };
 
+// Above this, rows always take the wide form (moe_wide.h).
+inline constexpr int kMoeNarrowMaxTokens = 2048;
+
 // Steps (of every tile) that one ring stage holds.
 template <int kTiles>
 inline constexpr int kMoeStageSteps = kTiles == 1 ? 2 : 1;

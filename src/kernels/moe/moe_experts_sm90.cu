@@ -4,6 +4,8 @@
 #include "kernels/common/launch.h"
 #include "kernels/moe/moe_combine.cuh"
 #include "kernels/moe/moe_experts.cuh"
+#include "kernels/moe/moe_single.h"
+#include "kernels/moe/moe_wide.h"
 
 namespace coppice::kernels {
 
@@ -18,6 +20,7 @@ struct Device {
   int sm_count = 0;
   int max_shared_bytes = 0;  // of a block
   int sm_shared_bytes = 0;
+  int major = 0;  // compute capability
 };
 
 cudaError_t current_device(Device* device) {
@@ -33,6 +36,9 @@ cudaError_t current_device(Device* device) {
   if (error == cudaSuccess) {
     error = cudaDeviceGetAttribute(&device->sm_shared_bytes,
                                    cudaDevAttrMaxSharedMemoryPerMultiprocessor, id);
+  }
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&device->major, cudaDevAttrComputeCapabilityMajor, id);
   }
   return error;
 }
@@ -54,24 +60,41 @@ ExpertsKernel pick_kernel(const MoeExpertsConfig& config) {
 
 bool valid(const MoeExpertsParams& p) {
   return p.num_tokens >= 0 && p.num_tokens <= kMoeExpertsMaxTokens && p.top_k > 0 &&
-         p.top_k <= kMoeExpertsMaxTopK && p.num_tokens * p.top_k <= 65535 && p.num_experts > 0 &&
-         p.num_experts <= 4096 && p.hidden_size > 0 && p.hidden_size % 32 == 0 &&
-         p.intermediate_size > 0 && p.intermediate_size % 32 == 0;
+         p.top_k <= kMoeExpertsMaxTopK && p.num_experts > 0 && p.num_experts <= 4096 &&
+         p.hidden_size > 0 && p.hidden_size % 32 == 0 && p.intermediate_size > 0 &&
+         p.intermediate_size % 32 == 0;
+}
+
+// The most rows that may take the narrow form.
+int most_narrow_tokens(int max_tokens) {
+  return std::min(max_tokens, kMoeNarrowMaxTokens);
+}
+
+bool takes_wide_form(int num_tokens, int top_k, int num_experts) {
+  return num_tokens > kMoeNarrowMaxTokens || moe_wide_pays(num_tokens, top_k, num_experts);
+}
+
+size_t narrow_counter_bytes(int top_k, int num_experts) {
+  const int most = most_narrow_tokens(kMoeExpertsMaxTokens);
+  return align_up(sizeof(uint32_t) * (1 + moe_max_units(most * top_k, num_experts, 1)));
 }
 
 }  // namespace
 
 size_t moe_experts_counter_bytes(int top_k, int num_experts) {
-  return align_up(sizeof(uint32_t) *
-                  (1 + moe_max_units(kMoeExpertsMaxTokens * top_k, num_experts, 1)));
+  return narrow_counter_bytes(top_k, num_experts) + align_up(kSingleCounterBytes);
 }
 
 size_t moe_experts_workspace_bytes(int max_tokens, int top_k, int num_experts, int hidden_size,
                                    int intermediate_size) {
-  const size_t pairs = static_cast<size_t>(max_tokens) * top_k;
-  return moe_experts_counter_bytes(top_k, num_experts) +
-         align_up(pairs * intermediate_size * sizeof(__nv_bfloat16)) +
-         align_up(pairs * hidden_size * sizeof(float));
+  const size_t pairs =
+      static_cast<size_t>(most_narrow_tokens(max_tokens)) * static_cast<size_t>(top_k);
+  const size_t narrow = align_up(pairs * intermediate_size * sizeof(__nv_bfloat16)) +
+                        align_up(pairs * hidden_size * sizeof(float));
+  const int max_units = moe_max_units(max_tokens * top_k, num_experts, kWideFewColumns);
+  const MoeWideLayout wide =
+      moe_wide_layout(max_tokens, top_k, hidden_size, intermediate_size, max_units);
+  return moe_experts_counter_bytes(top_k, num_experts) + std::max(narrow, wide.total);
 }
 
 cudaError_t moe_experts(const MoeExpertsParams& params, cudaStream_t stream) {
@@ -79,6 +102,20 @@ cudaError_t moe_experts(const MoeExpertsParams& params, cudaStream_t stream) {
   if (params.num_tokens == 0) return cudaSuccess;
   Device device;
   if (cudaError_t error = current_device(&device); error != cudaSuccess) return error;
+  if (device.major == 9 && takes_wide_form(params.num_tokens, params.top_k, params.num_experts)) {
+    MoeExpertsParams wide = params;
+    wide.workspace = static_cast<uint8_t*>(params.workspace) +
+                     moe_experts_counter_bytes(params.top_k, params.num_experts);
+    return moe_experts_wide(wide, device.sm_count, device.max_shared_bytes, stream);
+  }
+  const MoeSingleConfig single =
+      choose_moe_single_config(params, device.sm_count, device.max_shared_bytes);
+  if (single.shared_bytes > 0) {
+    void* counters = static_cast<uint8_t*>(params.workspace) +
+                     narrow_counter_bytes(params.top_k, params.num_experts);
+    return moe_experts_single(params, single, counters, device.sm_count, stream);
+  }
+  if (params.num_tokens > kMoeNarrowMaxTokens) return cudaErrorInvalidValue;
   const ExpertGemm w13 = expert_gemm(params.w13, 2 * params.intermediate_size, params.hidden_size);
   const bool one_wave =
       params.num_tokens == 1 && params.top_k * w13.shape.blocks <= device.sm_count;

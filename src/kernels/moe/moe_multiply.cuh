@@ -2,9 +2,9 @@
 //
 // Weights are the 16-row operand of the MMA and tokens its eight columns, so a cell is turned into
 // registers once and serves every row routed to the expert. Nibbles become bf16 128 + u = 136 +
-// value by one logic operation per pair. The -136 is taken out by starting each group's sum at
-// -136 * sum(x), itself an MMA shared by all outputs. The group's scale is applied once, to the
-// fp32 sum. Within a group of 32 inputs lane q takes inputs 8 q to 8 q + 7 for both operands.
+// value by one logic operation per pair and value by a subtraction, both exact. A group's sum
+// starts at zero; its scale is applied once, to the fp32 sum. Within a group of 32 inputs lane q
+// takes inputs 8 q to 8 q + 7 for both operands.
 #pragma once
 
 #include "kernels/common/mma.cuh"
@@ -12,12 +12,13 @@
 
 namespace coppice::kernels {
 
-// Pairs of bf16 136 + value from nibbles i and i + 4 of an interleaved word.
+// Values of nibbles i and i + 4 of an interleaved word as a pair of bf16.
 __device__ inline uint32_t nibble_pair(uint32_t word, int i) {
   uint32_t pair;  // (word >> 4 i) & 0x000F000F | 0x43004300, one instruction after the shift
   asm("lop3.b32 %0, %1, %2, %3, 0xEA;"
       : "=r"(pair)
       : "r"(word >> (4 * i)), "n"(0x000F000F), "r"(0x43004300));
+  asm("sub.rn.bf16x2 %0, %0, %1;" : "+r"(pair) : "r"(0x43084308));
   return pair;
 }
 
@@ -29,21 +30,10 @@ __device__ inline void add_scaled(float4& sum, float4 group, uint32_t scales) {
   sum.w = __fmaf_rn(group.w, high, sum.w);
 }
 
-// -136 * sum of a group of inputs, for each column; `m` holds pairs of bf16 -136.
-template <int kColumns>
-__device__ inline void group_bias(float4 (&bias)[kColumns], const uint4 (&x)[kColumns],
-                                  const uint32_t (&m)[4]) {
-#pragma unroll
-  for (int n = 0; n < kColumns; ++n) {
-    bias[n] = mma_m16n8k16_bf16(m[0], m[1], m[2], m[3], x[n].x, x[n].y, make_float4(0, 0, 0, 0));
-    bias[n] = mma_m16n8k16_bf16(m[0], m[1], m[2], m[3], x[n].z, x[n].w, bias[n]);
-  }
-}
-
 // One group of 32 inputs of a cell: `words` holds rows g, g + 8 of two m16 tiles, `scales` theirs.
 template <int kColumns>
 __device__ inline void multiply_group(float4 (&sum)[2][kColumns], const uint4& words, uint2 scales,
-                                      const uint4 (&x)[kColumns], const float4 (&bias)[kColumns]) {
+                                      const uint4 (&x)[kColumns]) {
   const uint32_t w[4] = {words.x, words.y, words.z, words.w};
   const uint32_t s[2] = {scales.x, scales.y};
 #pragma unroll
@@ -56,7 +46,8 @@ __device__ inline void multiply_group(float4 (&sum)[2][kColumns], const uint4& w
     }
 #pragma unroll
     for (int n = 0; n < kColumns; ++n) {
-      float4 group = mma_m16n8k16_bf16(a[0], b[0], a[1], b[1], x[n].x, x[n].y, bias[n]);
+      float4 group =
+          mma_m16n8k16_bf16(a[0], b[0], a[1], b[1], x[n].x, x[n].y, make_float4(0, 0, 0, 0));
       group = mma_m16n8k16_bf16(a[2], b[2], a[3], b[3], x[n].z, x[n].w, group);
       add_scaled(sum[half][n], group, s[half]);
     }
@@ -69,7 +60,7 @@ __device__ inline void multiply_group(float4 (&sum)[2][kColumns], const uint4& w
 template <int kTiles, int kColumns, int kSteps>
 __device__ inline void multiply_stage(float4 (&sum)[kTiles][2][kColumns], const uint8_t* cells,
                                       const uint8_t* inputs, const int (&row)[kColumns],
-                                      int step_input_bytes, const uint32_t (&minus_136)[4]) {
+                                      int step_input_bytes) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int i = 0; i < kSteps; ++i) {
@@ -80,15 +71,13 @@ __device__ inline void multiply_stage(float4 (&sum)[kTiles][2][kColumns], const 
       for (int n = 0; n < kColumns; ++n) {
         x[n] = *reinterpret_cast<const uint4*>(inputs + row[n] + i * step_input_bytes + group * 64);
       }
-      float4 bias[kColumns];
-      group_bias(bias, x, minus_136);
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
         const uint8_t* cell = cells + (t * kSteps + i) * kStepBytes;
         const uint4 words = *reinterpret_cast<const uint4*>(cell + group * 512 + lane * 16);
         const uint2 scales =
             *reinterpret_cast<const uint2*>(cell + 1024 + lane / 4 * 16 + group * 8);
-        multiply_group(sum[t], words, scales, x, bias);
+        multiply_group(sum[t], words, scales, x);
       }
     }
   }
