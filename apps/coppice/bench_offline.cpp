@@ -100,7 +100,8 @@ int run_bench_latency(int argc, char** argv) {
 int run_bench_throughput(int argc, char** argv) {
   SessionFlags flags;
   DatasetOptions dataset;
-  std::int64_t input_len = 0, output_len = 0;
+  std::int64_t input_len = 0, output_len = 0, num_warmups = 0, num_iterations = 1;
+  bool no_prefix_caching = false;
   std::string output_json;
   CLI::App app("Tokens per second with all requests given at once.", "coppice bench throughput");
   flags.add_to(app);
@@ -113,9 +114,14 @@ int run_bench_throughput(int argc, char** argv) {
   app.add_option("--random-input-len", dataset.random_input_len);
   app.add_option("--random-output-len", dataset.random_output_len);
   app.add_option("--random-range-ratio", dataset.random_range_ratio);
+  app.add_option("--num-warmups", num_warmups, "runs before the measured ones");
+  app.add_option("--num-iters", num_iterations, "measured runs; the median is printed")
+      ->check(CLI::Range(1, 1000));
+  app.add_flag("--no-enable-prefix-caching", no_prefix_caching);
   app.add_option("--output-json", output_json);
   CLI11_PARSE(app, argc, argv);
   flags.finish();
+  flags.engine.enable_prefix_caching = !no_prefix_caching;
   if (input_len > 0) dataset.random_input_len = input_len;
   if (output_len > 0)
     dataset.random_output_len = dataset.sharegpt_output_len = dataset.custom_output_len =
@@ -125,9 +131,14 @@ int run_bench_throughput(int argc, char** argv) {
   TextSession session(flags);
   const std::vector<BenchPrompt> prompts = load_dataset(dataset, session.tokenizer());
   const auto ids = encode_all(session, prompts);
-  const auto start = SteadyTime::now();
-  const std::int64_t output = run_all(session, ids, prompts, flags.sampling);
-  const double seconds = seconds_since(start);
+  std::int64_t output = 0;
+  std::vector<double> all;
+  for (std::int64_t i = -num_warmups; i < num_iterations; ++i) {
+    const auto start = SteadyTime::now();
+    output = run_all(session, ids, prompts, flags.sampling);
+    if (i >= 0) all.push_back(seconds_since(start));
+  }
+  const double seconds = percentile(all, 50);
   std::int64_t input = 0;
   for (const auto& prompt : ids) input += std::ssize(prompt);
   const auto rate = [&](std::int64_t count) { return static_cast<double>(count) / seconds; };
@@ -135,8 +146,12 @@ int run_bench_throughput(int argc, char** argv) {
               rate(std::ssize(prompts)), rate(input + output), rate(output));
   std::printf("Total num prompt tokens:  %lld\nTotal num output tokens:  %lld\n",
               static_cast<long long>(input), static_cast<long long>(output));
+  Json all_seconds = Json::array();
+  for (const double value : all) all_seconds.push_back(value);
   write_result(output_json,
                Json::object({{"elapsed_time", seconds},
+                             {"elapsed_times", std::move(all_seconds)},
+                             {"output_tokens_per_second", rate(output)},
                              {"num_requests", static_cast<std::int64_t>(prompts.size())},
                              {"total_num_tokens", input + output},
                              {"requests_per_second", rate(std::ssize(prompts))},

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/thread_name.h"
 
 namespace coppice {
 namespace {
@@ -130,6 +131,7 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::worker() {
+  set_thread_name("compute");
   State& state = *state_;
   for (std::uint64_t seen = 0; !state.stop;) {
     state.wait_for_job(seen);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/thread_name.h"
+
 namespace coppice {
 namespace {
 
@@ -15,7 +17,11 @@ ApiError stopping_error() {
 GrammarService::GrammarService(std::unique_ptr<GrammarCompiler> compiler,
                                const GrammarServiceOptions& options)
     : compiler_(std::move(compiler)), options_(options) {
-  for (int i = 0; i < options.num_threads; ++i) threads_.emplace_back([this] { work(); });
+  for (int i = 0; i < options.num_threads; ++i)
+    threads_.emplace_back([this] {
+      set_thread_name("grammar");
+      work();
+    });
   threads_.emplace_back([this] { watch(); });
 }
 

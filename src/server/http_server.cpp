@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/thread_name.h"
 #include "server/http_text.h"
 
 namespace coppice {
@@ -401,7 +402,11 @@ awaitable<void> HttpServer::Impl::accept_loop() {
 
 void HttpServer::Impl::run_io() {
   asio::co_spawn(context, accept_loop(), asio::detached);
-  for (int i = 0; i < options.num_io_threads; ++i) threads.emplace_back([this] { context.run(); });
+  for (int i = 0; i < options.num_io_threads; ++i)
+    threads.emplace_back([this] {
+      set_thread_name("http");
+      context.run();
+    });
 }
 
 void HttpServer::Impl::stop() {
