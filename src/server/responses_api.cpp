@@ -103,7 +103,8 @@ class ResponsesClient final : public GenerationClient {
   Json usage() const {
     return Json::object(
         {{"input_tokens", usage_.prompt_tokens},
-         {"input_tokens_details", Json::object({{"cached_tokens", usage_.cached_tokens}})},
+         {"input_tokens_details",
+          Json::object({{"cached_tokens", usage_.cached_tokens}, {"cache_write_tokens", 0}})},
          {"output_tokens", usage_.completion_tokens},
          {"output_tokens_details", Json::object({{"reasoning_tokens", usage_.reasoning_tokens}})},
          {"total_tokens", usage_.prompt_tokens + usage_.completion_tokens}});
