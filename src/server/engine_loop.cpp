@@ -3,6 +3,7 @@
 #include <unordered_map>
 
 #include "base/log.h"
+#include "base/thread_name.h"
 
 namespace coppice {
 namespace {
@@ -32,11 +33,13 @@ struct EngineLoop::Live {
     std::shared_ptr<Submission> submission;
   };
   std::unordered_map<Ticket, Entry> entries;
+  std::unordered_map<RequestId, Ticket> tickets;  // of the entries
 };
 
 EngineLoop::EngineLoop(EngineLoopOptions options, Loader loader, OnLoaded on_loaded)
     : options_(options), live_(std::make_unique<Live>()) {
   thread_ = std::thread([this, loader = std::move(loader), on_loaded = std::move(on_loaded)] {
+    set_thread_name("engine");
     run_thread(loader, on_loaded);
   });
 }
@@ -85,6 +88,14 @@ void EngineLoop::cancel(std::vector<Ticket> tickets) {
   {
     const std::lock_guard lock(mutex_);
     commands_.cancelled.insert(commands_.cancelled.end(), tickets.begin(), tickets.end());
+  }
+  wake_.notify_one();
+}
+
+void EngineLoop::finish(RequestId id, std::int64_t num_output_tokens) {
+  {
+    const std::lock_guard lock(mutex_);
+    commands_.finished.emplace_back(id, num_output_tokens);
   }
   wake_.notify_one();
 }
@@ -186,6 +197,7 @@ void EngineLoop::serve() {
     }
     for (auto& [ticket, submission] : commands.submissions) start(ticket, std::move(submission));
     for (const Ticket ticket : commands.cancelled) cancel_now(ticket);
+    for (const auto& [id, count] : commands.finished) finish_now(id, count);
     for (const auto& function : commands.functions) function(*engine_);
     if (abort_rest) {
       fail_all(ApiError(503, "the server is shutting down", "", 5));
@@ -212,6 +224,7 @@ void EngineLoop::start(Ticket ticket, Submission given) {
   try {
     const RequestId id = engine_->add_request(std::move(submission->request), on_output);
     live_->entries[ticket] = {.id = id, .submission = submission};
+    live_->tickets[id] = ticket;
   } catch (const std::exception& error) {
     submission->on_failure(to_api_error(error));
     end(ticket);
@@ -225,8 +238,18 @@ void EngineLoop::cancel_now(Ticket ticket) {
   end(ticket);
 }
 
+void EngineLoop::finish_now(RequestId id, std::int64_t num_output_tokens) {
+  const auto found = live_->tickets.find(id);
+  if (found == live_->tickets.end()) return;
+  engine_->finish(id, num_output_tokens);
+  end(found->second);
+}
+
 void EngineLoop::end(Ticket ticket) {
-  live_->entries.erase(ticket);
+  if (const auto found = live_->entries.find(ticket); found != live_->entries.end()) {
+    live_->tickets.erase(found->second.id);
+    live_->entries.erase(found);
+  }
   {
     const std::lock_guard lock(mutex_);
     --in_flight_;
@@ -245,6 +268,7 @@ void EngineLoop::fail_all(const ApiError& error) {
     end(ticket);
   }
   const auto entries = std::exchange(live_->entries, {});
+  live_->tickets.clear();
   for (const auto& [ticket, entry] : entries) {
     engine_->cancel(entry.id);
     entry.submission->on_failure(error);

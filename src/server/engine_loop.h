@@ -70,6 +70,10 @@ class EngineLoop {
   // Ends requests whose client left; tickets that have ended already are ignored.
   void cancel(std::vector<Ticket> tickets);
 
+  // Ends a request after its first num_output_tokens, as Submission::on_output may: a stop string
+  // was found in their text. Ignored when it has ended already.
+  void finish(RequestId id, std::int64_t num_output_tokens);
+
   // Runs a function on the engine's thread between two steps; false when there is no engine.
   bool run(std::function<void(Engine&)> function);
 
@@ -84,8 +88,11 @@ class EngineLoop {
   struct Commands {
     std::vector<std::pair<Ticket, Submission>> submissions;
     std::vector<Ticket> cancelled;
+    std::vector<std::pair<RequestId, std::int64_t>> finished;
     std::vector<std::function<void(Engine&)>> functions;
-    bool empty() const { return submissions.empty() && cancelled.empty() && functions.empty(); }
+    bool empty() const {
+      return submissions.empty() && cancelled.empty() && finished.empty() && functions.empty();
+    }
   };
 
   void run_thread(const Loader& loader, const OnLoaded& on_loaded);
@@ -93,6 +100,7 @@ class EngineLoop {
   void serve();
   void start(Ticket ticket, Submission submission);
   void cancel_now(Ticket ticket);
+  void finish_now(RequestId id, std::int64_t num_output_tokens);
   void end(Ticket ticket);
   void fail_all(const ApiError& error);
   void publish_metrics(bool always);

@@ -5,8 +5,8 @@
 namespace coppice {
 namespace {
 
-// Shared by the submissions of one HTTP request; lives on the engine's thread.
-class Run : public std::enable_shared_from_this<Run> {
+// Shared by the submissions of one HTTP request; lives on the thread of outputs.
+class Run final : public OutputReceiver, public std::enable_shared_from_this<Run> {
  public:
   Run(const GenerationContext& context, std::shared_ptr<GenerationClient> client)
       : context_(context), client_(std::move(client)) {}
@@ -16,11 +16,52 @@ class Run : public std::enable_shared_from_this<Run> {
     choices_.push_back({.text = OutputText(context_.model->tokenizer, std::move(choice.text)),
                         .max_tokens = choice.request.sampling.max_tokens});
     ++left_;
+    const auto self = shared_from_this();
     return {
         .request = std::move(choice.request),
-        .on_output = [self = shared_from_this(), index](
-                         const RequestOutput& output) { return self->on_output(index, output); },
-        .on_failure = [self = shared_from_this()](const ApiError& error) { self->fail(error); }};
+        .on_output = [self, index](const RequestOutput& output) -> std::optional<std::int64_t> {
+          self->context_.outputs->post(self, index, {output, SteadyClock().now_ns()});
+          return std::nullopt;
+        },
+        .on_failure =
+            [self](const ApiError& error) { self->context_.outputs->post_failure(self, error); }};
+  }
+
+  void observe(std::size_t index, std::int64_t emitted_ns, std::int64_t num_tokens) override {
+    Choice& choice = choices_[index];
+    const std::int64_t interval_ns = choice.last_ns == 0 ? -1 : emitted_ns - choice.last_ns;
+    context_.metrics->observe_step(interval_ns < 0 ? -1 : static_cast<double>(interval_ns) / 1e9,
+                                   num_tokens);
+    choice.last_ns = emitted_ns;
+  }
+
+  void receive(std::size_t index, const EmittedOutput& output) override {
+    Choice& choice = choices_[index];
+    if (choice.ended) return;  // behind a stop string
+    const OutputStep step = choice.text.add(output.view());
+    if (step.end_reason == EndReason::kNone) {
+      if (!failed_) client_->on_step(index, step, output.stats);
+      return;
+    }
+    choice.ended = true;
+    if (step.keep) context_.loop->finish(output.id, *step.keep);
+    RequestStats stats = output.stats;
+    stats.num_output_tokens = choice.text.num_tokens();
+    stats.end_ns = output.emitted_ns;
+    context_.metrics->observe_end(stats, choice.max_tokens, finish_reason_of(step.end_reason));
+    if (step.end_reason == EndReason::kError)
+      return receive_failure(ApiError(
+          500,
+          "no token could be chosen: the model's logits held NaN or infinity, or the grammar "
+          "came to a dead end"));
+    if (failed_) return;
+    client_->on_step(index, step, stats);
+    if (--left_ == 0) client_->on_end();
+  }
+
+  void receive_failure(const ApiError& error) override {
+    if (std::exchange(failed_, true)) return;
+    client_->on_failure(error);
   }
 
  private:
@@ -28,41 +69,8 @@ class Run : public std::enable_shared_from_this<Run> {
     OutputText text;
     std::int64_t max_tokens = 0;
     std::int64_t last_ns = 0;
+    bool ended = false;
   };
-
-  std::optional<std::int64_t> on_output(std::size_t index, const RequestOutput& output) {
-    Choice& choice = choices_[index];
-    const OutputStep step = choice.text.add(output);
-    const std::int64_t now = SteadyClock().now_ns();
-    context_.metrics->observe_step(
-        choice.last_ns == 0 ? -1 : static_cast<double>(now - choice.last_ns) / 1e9,
-        std::ssize(step.token_ids));
-    choice.last_ns = now;
-    if (step.end_reason == EndReason::kNone) {
-      if (!failed_) client_->on_step(index, step, *output.stats);
-      return std::nullopt;
-    }
-    RequestStats stats = *output.stats;
-    stats.num_output_tokens = choice.text.num_tokens();
-    stats.end_ns = now;
-    context_.metrics->observe_end(stats, choice.max_tokens, finish_reason_of(step.end_reason));
-    if (step.end_reason == EndReason::kError) {
-      fail(ApiError(
-          500,
-          "no token could be chosen: the model's logits held NaN or infinity, or the grammar "
-          "came to a dead end"));
-      return step.keep;
-    }
-    if (failed_) return step.keep;
-    client_->on_step(index, step, stats);
-    if (--left_ == 0) client_->on_end();
-    return step.keep;
-  }
-
-  void fail(const ApiError& error) {
-    if (std::exchange(failed_, true)) return;
-    client_->on_failure(error);
-  }
 
   GenerationContext context_;
   std::shared_ptr<GenerationClient> client_;

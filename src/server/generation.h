@@ -10,6 +10,7 @@
 #include "server/grammar_service.h"
 #include "server/http_server.h"
 #include "server/output_text.h"
+#include "server/output_thread.h"
 #include "server/served_model.h"
 #include "server/server_metrics.h"
 
@@ -36,7 +37,7 @@ struct GenerationChoice {
   std::size_t prompt = 0;  // choices of one prompt share their prompt tokens in the usage
 };
 
-// Called on the engine's thread, one call at a time; on_failure also on another, before anything
+// Called on the thread of outputs, one call at a time; on_failure also on another, before anything
 // else was called. After on_end or on_failure nothing more comes.
 class GenerationClient {
  public:
@@ -50,6 +51,7 @@ class GenerationClient {
 // What generating needs from the server.
 struct GenerationContext {
   EngineLoop* loop = nullptr;
+  OutputThread* outputs = nullptr;
   ServerMetrics* metrics = nullptr;
   GrammarService* grammars = nullptr;
   std::shared_ptr<const ServedModel> model;

@@ -83,6 +83,7 @@ struct Server::Impl {
   std::exception_ptr load_error;
   std::string fingerprint;  // written before the model is set
 
+  mutable OutputThread outputs;  // stopped before the loop goes
   mutable EngineLoop loop;
   LiveFeed live{loop, model};
   StatsLog stats;
@@ -128,6 +129,7 @@ std::shared_ptr<const ServedModel> Server::Impl::require_model() const {
 ApiContext Server::Impl::context() const {
   auto served = require_model();
   return {.generation = {.loop = &loop,
+                         .outputs = &outputs,
                          .metrics = &metrics,
                          .grammars = grammars.get(),
                          .model = std::move(served)},
@@ -272,6 +274,7 @@ Server::Server(ServerOptions options) : impl_(std::make_unique<Impl>(std::move(o
 Server::~Server() {
   if (impl_->grammars) impl_->grammars->stop();
   impl_->loop.drain(std::chrono::milliseconds(0));  // while the port still takes answers
+  impl_->outputs.stop();
 }
 
 std::uint16_t Server::port() const {
