@@ -227,9 +227,17 @@ INSTANTIATE_TEST_SUITE_P(Temperatures, ExactnessTest, ::testing::Values(0.0, 0.8
                            return param.param == 0.0 ? std::string("greedy") : std::string("T08");
                          });
 
-// ---- The comparison must be able to fail: each fault is what a real kernel might do.
+// ---- The comparison must be able to fail: each fault is what a real kernel might do, and changes
+// no more than the last bit of a result.
 
-enum class Fault { kLinearByRows, kAttentionByBatch, kNormByRows, kExpertsByRows, kSiblingKey };
+enum class Fault {
+  kLinearByRows,      // K segments follow from the number of rows
+  kExpertsByRows,     // the order of a reduction follows from the number of rows
+  kNormByRows,        // a norm's threads follow from the number of rows
+  kAttentionByBatch,  // attention splits a row's keys by the batch
+  kUnmaskedPadding,   // a padded row that holds NaN is multiplied by zero
+  kSiblingKey,        // a node sees the row before it in place of its parent
+};
 
 class FaultyBackend : public OpRecorder {
  public:
@@ -241,6 +249,8 @@ class FaultyBackend : public OpRecorder {
     if (fault_ == Fault::kLinearByRows && args.provenance == Provenance::kDecided &&
         args.x.shape(0) > 4)
       nudge(args.out);
+    if (fault_ == Fault::kUnmaskedPadding && verifying_ && args.x.shape(0) > 4)
+      leak_padding(args.out);
     note("linear", args.out);
   }
   void rms_norm(const RmsNormArgs& args) override {
@@ -262,7 +272,6 @@ class FaultyBackend : public OpRecorder {
       nudge(args.out);
     note("mla_attention", args.out);
   }
-  // A node that sees the row before it in place of its parent.
   void compile_tree(const CompileTreeArgs& args) override {
     ForwardingBackend::compile_tree(args);
     verifying_ = true;
@@ -282,23 +291,18 @@ class FaultyBackend : public OpRecorder {
   }
 
  private:
-  // One element of every row, by more than the rounding of what follows.
+  // The last bit of every element: what another order of a sum does, and no more.
   void nudge(const Tensor& out) {
     std::vector<std::byte> bytes = read_bytes(*this, out);
-    const std::size_t step = bytes.size() / static_cast<std::size_t>(out.shape(0));
-    for (std::size_t at = 0; at < bytes.size(); at += step)
-      if (out.dtype() == DType::kF32)
-        add_to<float>(&bytes[at], [](float x) { return x + 0.02f; });
-      else
-        add_to<bf16>(&bytes[at], [](bf16 x) { return to_bf16(to_float(x) + 0.02f); });
+    for (std::size_t at = 0; at < bytes.size(); at += size_of(out.dtype()))
+      bytes[at] ^= std::byte{1};
     upload(out, bytes.data());
   }
-  template <typename T, typename Change>
-  static void add_to(std::byte* at, Change change) {
-    T value;
-    std::memcpy(&value, at, sizeof value);
-    value = change(value);
-    std::memcpy(at, &value, sizeof value);
+  // A padded row that holds NaN, multiplied by zero and added to every row.
+  void leak_padding(const Tensor& out) {
+    std::vector<std::byte> bytes = read_bytes(*this, out);
+    std::fill(bytes.begin(), bytes.end(), std::byte{0xff});  // NaN
+    upload(out, bytes.data());
   }
   bool verifying_ = false;
   Fault fault_;
@@ -315,10 +319,9 @@ TEST(ExactnessFaultTest, PlantedFaultsAreFoundAndTheFirstOpIsNamed) {
                                      }});
   const Trail expected = decode(*reference, {}, request);
   const std::vector<std::pair<Fault, std::string>> faults = {
-      {Fault::kLinearByRows, "linear"},
-      {Fault::kAttentionByBatch, "mla_attention"},
-      {Fault::kNormByRows, "rms_norm"},
-      {Fault::kExpertsByRows, "moe_experts"},
+      {Fault::kLinearByRows, "linear"},           {Fault::kExpertsByRows, "moe_experts"},
+      {Fault::kNormByRows, "rms_norm"},           {Fault::kAttentionByBatch, "mla_attention"},
+      {Fault::kUnmaskedPadding, "number of ops"},  // a row that is not finite is never accepted
       {Fault::kSiblingKey, "mla_attention"}};
   for (const auto& [fault, op] : faults) {
     OpRecorder* ops = nullptr;
