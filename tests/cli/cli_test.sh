@@ -47,6 +47,38 @@ expect 3 "model.safetensors: not a regular file but a directory" generate "$scra
 rm "$scratch/weights/config.json"
 expect 4 "config.json" generate "$scratch/weights" --prompt x
 
+# A format that is not run: its name, and which file to get instead.
+rm -r "$scratch/weights/model.safetensors"
+cp -r models/tiny-k2/. "$scratch/weights"
+chmod -R u+w "$scratch"
+sed -i 's/"pack-quantized"/"nvfp4-pack-quantized"/' "$scratch/weights/config.json"
+for verb in generate inspect; do
+  expect 5 "nvfp4-pack-quantized weights are not supported; get the INT4" $verb "$scratch/weights"
+done
+
+# A hub id: what the local cache holds runs, for anything else one line says how to fetch it.
+export HF_HOME=$scratch/hf
+snapshots=$HF_HOME/hub/models--some--model/snapshots
+mkdir -p "$snapshots" "$snapshots/../refs"
+ln -s "$PWD/models/tiny-k2" "$snapshots/0123abc"
+echo -n 0123abc > "$snapshots/../refs/main"
+expect 4 "hf download moonshotai/Kimi-K2.6" generate moonshotai/Kimi-K2.6 --prompt x
+by_id=$("$coppice" generate some/model --prompt 'def f' --max-tokens 4 --quiet) || by_id=failed
+by_path=$("$coppice" generate models/tiny-k2 --prompt 'def f' --max-tokens 4 --quiet)
+if [[ -z "$by_path" || "$by_id" != "$by_path" ]]; then
+  echo "generate by hub id: '$by_id', by path: '$by_path'"
+  faults=$((faults + 1))
+fi
+
+# A conversation of two questions, ended by an empty line.
+answers=$(printf 'What is 2 + 3?\nAnd 4 + 4?\n\nnever read\n' |
+  "$coppice" chat models/tiny-k2 --drafter models/tiny-k2-dflash --max-tokens 24 2> "$scratch/chat")
+if [[ $? -ne 0 || -z "$answers" || $(grep -c 'tokens a round' "$scratch/chat") -ne 2 ]]; then
+  echo "chat: $answers"
+  cat "$scratch/chat"
+  faults=$((faults + 1))
+fi
+
 stats=$("$coppice" generate models/tiny-k2 --drafter models/tiny-k2-dflash --ddtree-budget 16 --quiet --max-tokens 64 \
   --prompt $'class Stack:\n    def __init__(self):' --stats --trace-tree 1)
 if [[ $? -ne 0 || $(grep -c ' identical$' <<< "$stats") -ne 3 || "$stats" != *"round at position"* ]]; then

@@ -2,6 +2,7 @@
 // named by COPPICE_CHAT_TEMPLATES (they are not ours to ship).
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <optional>
@@ -54,6 +55,7 @@ void compare(const std::filesystem::path& oracle, int at_least) {
                   << (wanted == nullptr ? item.find("error")->as_string() : wanted->as_string())
                   << "\n got    " << outcome.text.value_or(outcome.error);
   }
+  std::printf("%d renderings, %d differ from jinja2\n", cases, different);
   EXPECT_GE(cases, at_least);
   EXPECT_EQ(different, 0);
 }
