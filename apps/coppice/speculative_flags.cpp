@@ -19,7 +19,7 @@ std::int64_t parse_budget(const std::string& text, const std::string& flag) {
 }
 
 // vLLM's --speculative-config: {"method", "model", "num_speculative_tokens", "ddtree_budget" (or
-// ddtree_size)}.
+// ddtree_size), "draft_window_size", "draft_attention_factor"}.
 void apply_json(const std::string& text, EngineConfig& engine) {
   const Json document =
       parse_json(text, "--speculative-config", {.error_kind = ErrorKind::kInvalidArgument});
@@ -33,6 +33,10 @@ void apply_json(const std::string& text, EngineConfig& engine) {
       json.get<std::int64_t>("prompt_lookup_min", speculative.prompt_lookup_min);
   speculative.prompt_lookup_max =
       json.get<std::int64_t>("prompt_lookup_max", speculative.prompt_lookup_max);
+  speculative.draft_window_size =
+      json.get<std::int64_t>("draft_window_size", speculative.draft_window_size);
+  if (const auto factor = json.find("draft_attention_factor"))
+    speculative.draft_attention_factor = factor->as<double>();
   for (const char* key : {"ddtree_budget", "ddtree_size", "tree_budget"}) {
     const auto budget = json.find(key);
     if (!budget) continue;
@@ -56,6 +60,10 @@ void SpeculativeFlags::add_to(CLI::App& app) {
   app.add_option("--spec-tokens", num_tokens, "chain, ngram: tokens a round; 0: the longest");
   app.add_option("--ddtree-budget,--speculative-ddtree-budget", budget,
                  "nodes of a tree without its root, or auto");
+  app.add_option("--speculative-draft-window-size", draft_window_size,
+                 "context that the drafter reads; 0: all (default 4096)");
+  app.add_option("--draft-attention-factor", draft_attention_factor,
+                 "amplitude of the drafter's rotary embedding in place of its file's");
 }
 
 void SpeculativeFlags::apply(EngineConfig& engine) const {
@@ -67,6 +75,8 @@ void SpeculativeFlags::apply(EngineConfig& engine) const {
   if (!method.empty()) engine.speculative.method = parse_speculative_method(method);
   if (!budget.empty()) engine.speculative.ddtree_budget = parse_budget(budget, "--ddtree-budget");
   if (num_tokens > 0) engine.speculative.num_speculative_tokens = num_tokens;
+  if (draft_window_size) engine.speculative.draft_window_size = *draft_window_size;
+  if (draft_attention_factor) engine.speculative.draft_attention_factor = draft_attention_factor;
   if (!engine.speculative_model.empty())
     engine.speculative_model = resolve_model(engine.speculative_model).string();
 }

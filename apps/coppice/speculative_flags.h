@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
 
 #include "engine/engine_config.h"
@@ -14,6 +15,8 @@ struct SpeculativeFlags {
   std::string method;
   std::string budget;
   std::int64_t num_tokens = 0;
+  std::optional<std::int64_t> draft_window_size = {};
+  std::optional<double> draft_attention_factor = {};
 
   void add_to(CLI::App& app);
   // Merges them, the single flags over the JSON. Throws Error naming the flag.

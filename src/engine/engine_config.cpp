@@ -40,6 +40,11 @@ void EngineConfig::validate() const {
                     std::to_string(speculative.prompt_lookup_min) + ")");
   require("prompt_lookup_max", speculative.prompt_lookup_max, 1, kMaxNodes);
   require("draft_window_size", speculative.draft_window_size, 0, kAny);
+  if (const auto factor = speculative.draft_attention_factor;
+      factor && !(*factor > 0 && *factor <= 100))
+    throw Error(ErrorKind::kInvalidArgument, "draft_attention_factor is " +
+                                                 std::to_string(*factor) +
+                                                 ": must be above 0 and at most 100");
   require("max_model_len", max_model_len, 0, kMaxLen);
   require("num_kv_blocks", num_kv_blocks, 0, kMaxBlocks);
   require("kv_cache_bytes", kv_cache_bytes, 0, kAny);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace coppice {
@@ -24,6 +25,9 @@ struct SpeculativeConfig {
   std::int64_t prompt_lookup_min = 2;       // ngram: shortest and longest suffix looked up
   std::int64_t prompt_lookup_max = 4;
   std::int64_t draft_window_size = 4096;  // context that the drafter reads; 0: all
+  // Of the drafter's rotary cosines and sines, in place of what its file says or implies: published
+  // files and engines disagree about YaRN's. Never output-relevant.
+  std::optional<double> draft_attention_factor = {};
 };
 
 inline constexpr std::int64_t kMaxRoundsAhead = 2;

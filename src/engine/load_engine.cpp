@@ -34,6 +34,7 @@ std::unique_ptr<Engine> Engine::load(const EngineConfig& config, const LoadProgr
   options.max_positions = config.max_model_len;
   options.max_batch = config.max_num_seqs;
   options.draft_window = config.speculative.draft_window_size;
+  options.draft_attention_factor = config.speculative.draft_attention_factor;
   parts.model = load_model(*parts.backend, config.model, options, progress);
   if (!config.speculative_model.empty())
     parts.drafter_model = load_dflash_model(*parts.backend, config.speculative_model, *parts.model,

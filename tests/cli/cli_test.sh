@@ -93,6 +93,18 @@ awk -v chain="$chain" -v tree="$tree" 'BEGIN {exit !(tree > chain)}' || {
   faults=$((faults + 1))
 }
 
+# The drafter's YaRN amplitude can be set: other drafts, the same text.
+louder=$("$coppice" generate models/tiny-k2 --ddtree-budget 16 --quiet --max-tokens 64 --stats \
+  --prompt $'class Stack:\n    def __init__(self):' \
+  --speculative-config '{"model": "models/tiny-k2-dflash", "draft_attention_factor": 2.5}')
+if [[ $? -ne 0 || $(grep -c ' identical$' <<< "$louder") -ne 3 ||
+  $(awk '/^DDTree/ {print $3}' <<< "$louder") -le $(awk '/^DDTree/ {print $3}' <<< "$stats") ]]; then
+  echo "draft_attention_factor 2.5 costs no rounds:"
+  echo "$louder"
+  faults=$((faults + 1))
+fi
+expect 2 "draft_attention_factor is -1" generate models/tiny-k2 --drafter models/tiny-k2-dflash --draft-attention-factor -1
+
 # The binary copies to any machine with glibc and libstdc++ (sanitizer builds link their run time).
 if [[ "${2:-}" != sanitized ]]; then
   foreign=$(ldd "$coppice" | awk '{print $1}' |

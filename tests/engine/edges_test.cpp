@@ -2,6 +2,7 @@
 // around a cache block and a prefill chunk, caches just large enough, prompts that share.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <set>
@@ -166,6 +167,8 @@ TEST(EdgesTest, ConfigurationsOutOfRangeAreRefusedByName) {
       {"prompt_lookup_max", [](auto& c) { c.speculative.prompt_lookup_max = 1; }},
       {"prompt_lookup_max", [](auto& c) { c.speculative.prompt_lookup_max = INT64_MAX; }},
       {"draft_window_size", [](auto& c) { c.speculative.draft_window_size = -1; }},
+      {"draft_attention_factor", [](auto& c) { c.speculative.draft_attention_factor = 0; }},
+      {"draft_attention_factor", [](auto& c) { c.speculative.draft_attention_factor = NAN; }},
       {"max_model_len", [](auto& c) { c.max_model_len = -5; }},
       {"max_model_len", [](auto& c) { c.max_model_len = INT64_MAX; }},
       {"num_kv_blocks", [](auto& c) { c.num_kv_blocks = -1; }},
