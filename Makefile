@@ -55,13 +55,13 @@ sanitize: asan tsan
 # at its time limit has had none.
 asan: oracles
 	@cmake --preset asan -DCOPPICE_TESTS=ON > /dev/null
-	@cmake --build build-asan -j $(JOBS)
-	@scripts/run_tests.sh build-asan -LE 'slow|long' --stop-on-failure
+	@cmake --build build-asan -j $(JOBS) --target sanitized_tests
+	@scripts/run_tests.sh build-asan -LE 'slow|long|cuda' --stop-on-failure
 
 tsan: oracles
 	@cmake --preset tsan -DCOPPICE_TESTS=ON > /dev/null
 	@cmake --build build-tsan -j $(JOBS) --target threaded_tests
-	@scripts/run_tests.sh build-tsan -L threads -LE 'slow|long' --stop-on-failure
+	@scripts/run_tests.sh build-tsan -L threads -LE 'slow|long|cuda' --stop-on-failure
 
 bench: build
 	@scripts/bench.sh $(BUILD)

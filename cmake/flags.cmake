@@ -10,6 +10,8 @@ target_include_directories(coppice_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
 if(COPPICE_SANITIZE)
   target_compile_options(coppice_flags INTERFACE -fsanitize=${COPPICE_SANITIZE} -fno-sanitize-recover=all)
   target_link_options(coppice_flags INTERFACE -fsanitize=${COPPICE_SANITIZE})
+  # Indexes past the end of a vector, span or array that stay within its memory.
+  target_compile_definitions(coppice_flags INTERFACE _GLIBCXX_ASSERTIONS)
   if(COPPICE_SANITIZE MATCHES "thread")
     # ThreadSanitizer does not model the fences Asio uses; every includer must agree on them.
     target_compile_definitions(coppice_flags INTERFACE BOOST_ASIO_DISABLE_STD_FENCE

@@ -33,12 +33,13 @@ double rows_of(std::ptrdiff_t bucket) {
   return static_cast<double>(kRowBuckets[static_cast<std::size_t>(bucket)]);
 }
 
-// Of the buckets that hold a value, the nearest at or below and at or above one.
+// Of the buckets that hold a value, the nearest at or below and at or above one (-1 lies below
+// all).
 struct Neighbours {
   std::ptrdiff_t low, high;  // -1, kNumRowBuckets: none
 
   template <typename Has>
-  Neighbours(std::ptrdiff_t at, const Has& has) : low(at), high(at) {
+  Neighbours(std::ptrdiff_t at, const Has& has) : low(at), high(std::max<std::ptrdiff_t>(at, 0)) {
     while (low >= 0 && !has(low)) --low;
     while (high < end() && !has(high)) ++high;
   }
@@ -144,7 +145,7 @@ double BudgetController::bucket_ms(std::size_t bucket) const {
 
 double BudgetController::verify_ms(std::int64_t rows) const {
   const std::size_t bucket = bucket_of(rows);
-  if (kRowBuckets[bucket] <= rows) return bucket_ms(bucket);
+  if (bucket == 0 || kRowBuckets[bucket] <= rows) return bucket_ms(bucket);
   const double low = bucket_ms(bucket - 1), high = bucket_ms(bucket);
   const auto below = static_cast<double>(kRowBuckets[bucket - 1]);
   return low + (high - low) * (static_cast<double>(rows) - below) /

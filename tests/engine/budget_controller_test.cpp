@@ -203,6 +203,18 @@ TEST(BudgetControllerTest, AStandingClockTeachesNothing) {
   EXPECT_FALSE(plan.cut_by_cost);
 }
 
+// The smallest size alone: others follow from it, and there is none below.
+TEST(BudgetControllerTest, OneMeasuredSizeSpeaksForAll) {
+  BudgetController controller({.method = SpeculativeMethod::kDdtree}, kDepth, 100);
+  controller.observe_round({.num_sequences = 1, .num_tokens = 1, .rows = 1, .verify_ms = 2.0});
+  EXPECT_DOUBLE_EQ(controller.verify_ms(1), 2.0);
+  EXPECT_DOUBLE_EQ(controller.verify_ms(0), 2.0);
+  EXPECT_DOUBLE_EQ(controller.verify_ms(8), 2.0 * (1 + 0.02 * 7));
+  BudgetController other({.method = SpeculativeMethod::kDdtree}, kDepth, 100);
+  other.observe_round({.num_sequences = 1, .num_tokens = 1, .rows = 8, .verify_ms = 2.28});
+  EXPECT_DOUBLE_EQ(other.verify_ms(1), 2.28 / (1 + 0.02 * 7));
+}
+
 TEST(BudgetControllerTest, CostsNeverFallWithRows) {
   BudgetController controller({.method = SpeculativeMethod::kDdtree}, kDepth, 100);
   controller.observe_round({.num_sequences = 1, .num_tokens = 1, .rows = 1, .verify_ms = 2.0});
