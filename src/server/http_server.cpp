@@ -180,7 +180,7 @@ HttpRequest to_request(http::request<http::string_body>&& message, std::string r
 
 }  // namespace
 
-struct HttpServer::Impl : std::enable_shared_from_this<HttpServer::Impl> {
+struct HttpServer::Impl {
   class Connection;
 
   Impl(HttpServerOptions server_options, Handler request_handler)
@@ -196,20 +196,21 @@ struct HttpServer::Impl : std::enable_shared_from_this<HttpServer::Impl> {
 
   const HttpServerOptions options;
   const Handler handler;
-  asio::io_context context;
-  tcp::acceptor acceptor;
   std::vector<std::thread> threads;
   std::atomic<bool> draining{false};
   std::mutex mutex;
   std::condition_variable connection_closed;
   std::set<Connection*> connections;  // alive while their coroutine runs
+  // Owns the coroutines that have not ended, and with them the connections: it goes first.
+  asio::io_context context;
+  tcp::acceptor acceptor;
 };
 
 // One client. All members are touched on the connection's strand only.
 class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(std::shared_ptr<Impl> server, tcp::socket socket)
-      : server_(std::move(server)), stream_(std::move(socket)), wake_(stream_.get_executor()) {
+  Connection(Impl* server, tcp::socket socket)
+      : server_(server), stream_(std::move(socket)), wake_(stream_.get_executor()) {
     const std::lock_guard lock(server_->mutex);
     server_->connections.insert(this);
   }
@@ -236,7 +237,7 @@ class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connect
   awaitable<void> watch_for_end(std::shared_ptr<Outbox> outbox);
   awaitable<void> refuse(int status, std::string message);
 
-  std::shared_ptr<Impl> server_;
+  Impl* const server_;
   beast::tcp_stream stream_;
   beast::flat_buffer buffer_;
   asio::steady_timer wake_;
@@ -393,7 +394,7 @@ awaitable<void> HttpServer::Impl::accept_loop() {
     beast::error_code ignored;
     socket.set_option(tcp::no_delay(true), ignored);
     const auto executor = socket.get_executor();
-    const auto connection = std::make_shared<Connection>(shared_from_this(), std::move(socket));
+    const auto connection = std::make_shared<Connection>(this, std::move(socket));
     asio::co_spawn(
         executor, [connection]() -> awaitable<void> { co_await connection->run(); },
         asio::detached);
@@ -416,7 +417,7 @@ void HttpServer::Impl::stop() {
 }
 
 HttpServer::HttpServer(HttpServerOptions options, Handler handler)
-    : impl_(std::make_shared<Impl>(std::move(options), std::move(handler))) {
+    : impl_(std::make_unique<Impl>(std::move(options), std::move(handler))) {
   impl_->listen();
   impl_->run_io();
 }
@@ -436,7 +437,7 @@ std::size_t HttpServer::num_connections() const {
 
 bool HttpServer::drain(std::chrono::milliseconds timeout) {
   impl_->draining = true;
-  asio::post(impl_->context, [impl = impl_] {
+  asio::post(impl_->context, [impl = impl_.get()] {
     beast::error_code ignored;
     impl->acceptor.close(ignored);
   });

@@ -92,7 +92,7 @@ class HttpServer {
 
  private:
   struct Impl;
-  std::shared_ptr<Impl> impl_;
+  std::unique_ptr<Impl> impl_;
 };
 
 // The reason phrase of a status code.

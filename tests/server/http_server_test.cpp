@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -157,6 +158,29 @@ TEST(HttpServerTest, AResponderMayOutliveItsServer) {
   }
   kept->write("data: late\n\n");
   kept->end();
+}
+
+// Connections in every state hold the server's memory, never the other way round.
+TEST(HttpServerTest, StopsWithOpenConnectionsAndKeepsNothing) {
+  const auto token = std::make_shared<int>(0);  // held by the server through its handler
+  std::shared_ptr<HttpResponder> kept;
+  std::atomic<bool> started{false};
+  std::optional<HttpServer> server;
+  server.emplace(any_port(),
+                 [&, token](const HttpRequest&, std::shared_ptr<HttpResponder> responder) {
+                   responder->begin_stream(200, "text/event-stream");
+                   kept = std::move(responder);
+                   started = true;
+                 });
+  Client silent(server->port()), half(server->port()), streaming(server->port());
+  half.send("GET / HT");
+  streaming.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  for (int i = 0; i < 500 && (!started || server->num_connections() < 3); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  ASSERT_EQ(server->num_connections(), 3u);
+  server.reset();
+  EXPECT_EQ(token.use_count(), 1);
+  kept->write("data: late\n\n");
 }
 
 TEST(HttpServerTest, RefusesBadInputWithOneLine) {
