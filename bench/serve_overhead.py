@@ -2,12 +2,14 @@
 """What the server costs: `coppice serve` under 64 streams against the engine alone, same requests, same flags.
 
 usage: serve_overhead.py COPPICE_BINARY [--device auto] [--streams 64] [--tokens 1024] [--runs 3] [--limit 3]
-                         [--no-drafter] [--chat]
+                         [--ddtree-budget 8] [--no-drafter]
 
 Runs `coppice bench throughput` (the engine in one process, no HTTP), then `coppice serve` with `coppice bench serve`
 beside it on this machine; both send the same prompts at once and ask for the same number of tokens. Prints both rates
 (medians of the runs), their ratio, and the CPU time of each thread of the server for a token. Exit codes: 0 within
 --limit percent, 1 not, 77 models/tiny-k2 is absent. Times mean something only while the machine does nothing else.
+The tree has a fixed size: an automatic one follows measured costs, and then two runs of one program differ by more
+than the server costs (--ddtree-budget auto shows it).
 """
 import argparse
 import json
@@ -34,15 +36,16 @@ def parse_arguments():
     parser.add_argument("--input-len", type=int, default=32)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--limit", type=float, default=3)
+    parser.add_argument("--ddtree-budget", default="8")
     parser.add_argument("--no-drafter", action="store_true")
-    parser.add_argument("--chat", action="store_true", help="chat completions instead of completions")
     return parser.parse_args()
 
 
 def engine_flags(options):
     flags = ["--device", options.device, "--max-num-seqs", str(options.streams), "--no-enable-prefix-caching",
              "--max-model-len", str(options.input_len + options.tokens + 256), "--quiet"]
-    return flags if options.no_drafter else [*flags, "--spec-model", str(DRAFTER)]
+    return flags if options.no_drafter else [*flags, "--spec-model", str(DRAFTER), "--ddtree-budget",
+                                                      options.ddtree_budget]
 
 
 def load_flags(options):
@@ -100,7 +103,7 @@ def served_rates(options, folder):
             if run == 0:
                 before = server.cpu_seconds()
             subprocess.run([options.binary, "bench", "serve", "--base-url", server.url, "--tokenizer", str(MODEL), "--ignore-eos",
-                            "--backend", "openai-chat" if options.chat else "openai", *load_flags(options), "--disable-tqdm",
+                            *load_flags(options), "--disable-tqdm",
                             "--skip-initial-test", "--save-result", "--result-dir", folder, "--result-filename", "served.json"],
                            check=True, stdout=subprocess.DEVNULL)
             result = json.loads(pathlib.Path(folder, "served.json").read_text())
@@ -126,8 +129,8 @@ def main():
         alone = engine_rates(options, folder)
         served, cpu = served_rates(options, folder)
     ratio = statistics.median(served) / statistics.median(alone)
-    print(f"{options.streams} streams of {options.tokens} tokens, {os.cpu_count()} CPUs, "
-          f"{'plain decoding' if options.no_drafter else 'DDTree'}, {'chat' if options.chat else 'completions'}")
+    print(f"{options.streams} streams of {options.tokens} tokens, {len(os.sched_getaffinity(0))} CPUs, "
+          f"{'plain decoding' if options.no_drafter else 'DDTree ' + options.ddtree_budget}")
     print("engine alone  ", shown(alone))
     print("coppice serve ", shown(served))
     print(f"ratio          {ratio:.3f}: the server takes {100 * (1 - ratio):.1f} % (limit {options.limit:g} %)")
