@@ -4,16 +4,13 @@
 namespace coppice::kernels {
 
 cudaError_t moe_route(const MoeRouteParams& params, cudaStream_t stream) {
-  if (params.num_experts > kMoeRouteMaxExperts || params.top_k > params.num_experts ||
-      params.top_k > 32 || params.top_k < 1) {
-    return cudaErrorInvalidValue;
-  }
+  if (!valid_route(params)) return cudaErrorInvalidValue;
   if (params.num_tokens == 0) return cudaSuccess;
-  const dim3 grid((params.num_tokens + kRouteWarps - 1) / kRouteWarps);
-  const auto kernel = params.num_experts <= 32    ? moe_route_kernel<1>
-                      : params.num_experts <= 384 ? moe_route_kernel<12>
-                                                  : moe_route_kernel<16>;
-  return launch_dependent(kernel, grid, 32 * kRouteWarps, 0, stream, params);
+  const auto kernel = params.num_experts <= kRouteThreads       ? moe_route_kernel<1>
+                      : params.num_experts <= 3 * kRouteThreads ? moe_route_kernel<3>
+                                                                : moe_route_kernel<4>;
+  return launch_dependent(kernel, dim3(static_cast<unsigned>(params.num_tokens)), kRouteThreads, 0,
+                          stream, params);
 }
 
 }  // namespace coppice::kernels
