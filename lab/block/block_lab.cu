@@ -1,12 +1,16 @@
 // Times chains of a layer's kernels in one graph, as a decode step enqueues them: the attention
-// block (norm to o_proj) and the dense kernels of the FFN block of one TP-8 rank of Kimi K2.6.
-// Checks first that a chain in a graph leaves the same bits as one that waits after every kernel.
-// Usage: block_lab [context [ablate]]: with `ablate`, what each kernel adds to its chain.
+// block (norm to o_proj) and the FFN block (norm to the sum of the experts) of one TP-8 rank of
+// Kimi K2.6, the latter kernel by kernel and fused. Checks first that a chain in a graph leaves the
+// same bits as one that waits after every kernel, and that the fused kernels leave those of the
+// others. Usage: block_lab [context [ablate]]: with `ablate`, what each kernel adds to its chain.
 #include <string>
 
 #include "../common.h"
 #include "kernels/gemm/skinny_gemm.h"
 #include "kernels/mla/mla_attention.h"
+#include "kernels/moe/expert_blob.h"
+#include "kernels/moe/moe_experts.h"
+#include "kernels/moe/moe_prepare.h"
 #include "kernels/moe/moe_route.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/rope/mla_rope.h"
@@ -43,15 +47,19 @@ float* floats(size_t count, float base, float scale) {
 
 struct Layer {
   bf16 *qkv_a, *q_b, *k_absorbed, *v_absorbed, *o_proj, *router, *gate_up, *down, *cache;
+  const uint8_t *w13, *w2;
 };
+
+enum class Ffn { kDense, kApart, kFused };  // kDense: without the experts
 
 struct Step {
   bool waits;  // for every kernel
   int rows, context, num_blocks;
   std::vector<Layer> layers;
-  bf16 *residual, *delta, *x, *qkv_a, *c_q, *q, *q_lat, *o_lat, *o, *gate_up, *act, *shared;
+  bf16 *first, *residual, *delta, *x, *qkv_a, *c_q, *q, *q_lat, *o_lat, *o, *gate_up, *act, *shared;
   float *logits, *topk_weights, *norm, *bias, *cos_sin;
   int32_t *topk_ids, *seq, *kv_len, *path_len, *path, *tables, *positions, *slots;
+  uint8_t* experts_workspace;
   MlaAttentionParams mla;
 };
 
@@ -139,39 +147,91 @@ void attention_block(const Step& s, const Layer& l, cudaStream_t stream, int ski
   wait(s, stream);
 }
 
-void dense_ffn(const Step& s, const Layer& l, cudaStream_t stream, int skipped) {
-  const int T = s.rows;
-  if (skipped != 0)
-    CHECK_CUDA(rms_norm({.x = s.residual,
-                         .delta = s.delta,
-                         .residual = s.residual,
-                         .weight = s.norm,
-                         .out = s.x,
-                         .x_row_stride = kHidden,
-                         .delta_row_stride = kHidden,
-                         .residual_row_stride = kHidden,
-                         .out_row_stride = kHidden,
-                         .num_rows = T,
-                         .hidden_size = kHidden,
-                         .eps = 1e-5f},
-                        stream));
+SkinnyGemmParams product(const Step& s, const bf16* w, void* out, int outputs, bool f32) {
+  return {.x = s.x,
+          .weight = w,
+          .out = out,
+          .num_tokens = s.rows,
+          .outputs = outputs,
+          .inputs = kHidden,
+          .x_stride = kHidden,
+          .out_stride = outputs,
+          .out_is_float = f32};
+}
+
+MoeRouteParams route_params(const Step& s) {
+  return {.logits = s.logits,
+          .bias = s.bias,
+          .topk_ids = s.topk_ids,
+          .topk_weights = s.topk_weights,
+          .num_tokens = s.rows,
+          .num_experts = kExperts,
+          .top_k = kTopK,
+          .routed_scaling_factor = 2.8f};
+}
+
+MoeExpertsParams expert_params(const Step& s, const Layer& l) {
+  return {.x = s.x,
+          .topk_ids = s.topk_ids,
+          .topk_weights = s.topk_weights,
+          .w13 = l.w13,
+          .w2 = l.w2,
+          .shared = s.shared,
+          .out = s.delta,
+          .workspace = s.experts_workspace,
+          .num_tokens = s.rows,
+          .top_k = kTopK,
+          .num_experts = kExperts,
+          .hidden_size = kHidden,
+          .intermediate_size = kWidth};
+}
+
+void ffn_norm(const Step& s, cudaStream_t stream) {
+  CHECK_CUDA(rms_norm({.x = s.residual,
+                       .delta = s.delta,
+                       .residual = s.residual,
+                       .weight = s.norm,
+                       .out = s.x,
+                       .x_row_stride = kHidden,
+                       .delta_row_stride = kHidden,
+                       .residual_row_stride = kHidden,
+                       .out_row_stride = kHidden,
+                       .num_rows = s.rows,
+                       .hidden_size = kHidden,
+                       .eps = 1e-5f},
+                      stream));
+}
+
+void ffn_fused(const Step& s, const Layer& l, cudaStream_t stream, int skipped) {
+  if (skipped != 0) ffn_norm(s, stream);
   wait(s, stream);
   if (skipped != 1)
-    gemm(s.x, kHidden, l.router, s.logits, kExperts, T, kExperts, kHidden, 1, true, stream);
+    CHECK_CUDA(skinny_gemm_pair(product(s, l.router, s.logits, kExperts, true),
+                                product(s, l.gate_up, s.gate_up, 2 * kWidth, false), stream));
   wait(s, stream);
   if (skipped != 2)
-    CHECK_CUDA(moe_route({.logits = s.logits,
-                          .bias = s.bias,
-                          .topk_ids = s.topk_ids,
-                          .topk_weights = s.topk_weights,
-                          .num_tokens = T,
-                          .num_experts = kExperts,
-                          .top_k = kTopK,
-                          .routed_scaling_factor = 2.8f},
-                         stream));
+    CHECK_CUDA(moe_prepare(route_params(s),
+                           {.gate_up = s.gate_up,
+                            .down = l.down,
+                            .out = s.shared,
+                            .hidden_size = kHidden,
+                            .intermediate_size = kWidth},
+                           stream));
+  wait(s, stream);
+  if (skipped != 3) CHECK_CUDA(moe_experts(expert_params(s, l), stream));
+  wait(s, stream);
+}
+
+void ffn_apart(const Step& s, const Layer& l, cudaStream_t stream, int skipped, bool experts) {
+  const int T = s.rows;
+  if (skipped != 0) ffn_norm(s, stream);
+  wait(s, stream);
+  if (skipped != 1) CHECK_CUDA(skinny_gemm(product(s, l.router, s.logits, kExperts, true), stream));
+  wait(s, stream);
+  if (skipped != 2) CHECK_CUDA(moe_route(route_params(s), stream));
   wait(s, stream);
   if (skipped != 3)
-    gemm(s.x, kHidden, l.gate_up, s.gate_up, 2 * kWidth, T, 2 * kWidth, kHidden, 1, false, stream);
+    CHECK_CUDA(skinny_gemm(product(s, l.gate_up, s.gate_up, 2 * kWidth, false), stream));
   wait(s, stream);
   if (skipped != 4)
     CHECK_CUDA(silu_mul({.gate_up = s.gate_up,
@@ -183,14 +243,41 @@ void dense_ffn(const Step& s, const Layer& l, cudaStream_t stream, int skipped) 
                         stream));
   wait(s, stream);
   if (skipped != 5)
-    gemm(s.act, kWidth, l.down, s.delta, kHidden, T, kHidden, kWidth, 1, false, stream);
+    gemm(s.act, kWidth, l.down, experts ? s.shared : s.delta, kHidden, T, kHidden, kWidth, 1, false,
+         stream);
   wait(s, stream);
+  if (experts && skipped != 6) CHECK_CUDA(moe_experts(expert_params(s, l), stream));
+  wait(s, stream);
+}
+
+void ffn_block(const Step& s, const Layer& l, cudaStream_t stream, int skipped, Ffn form) {
+  if (form == Ffn::kFused) {
+    ffn_fused(s, l, stream, skipped);
+  } else {
+    ffn_apart(s, l, stream, skipped, form == Ffn::kApart);
+  }
+}
+
+__global__ void fill_blob(uint32_t* blob, size_t words, uint64_t seed) {
+  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < words;
+       i += size_t{gridDim.x} * blockDim.x) {
+    const bool scale = i % (kCellBytes / 4) >= 256;
+    blob[i] = scale ? 0x3B003B20u + (lab::hash(seed + i) & 0x000F000Fu) : lab::hash(seed + i);
+  }
+}
+
+uint8_t* expert_blob(int rows, int inputs, uint64_t seed) {
+  const size_t bytes = kExperts * expert_blob_bytes(expert_blob_shape(rows, inputs));
+  auto* blob = device_array<uint8_t>(bytes);
+  fill_blob<<<1320, 256>>>(reinterpret_cast<uint32_t*>(blob), bytes / 4, seed << 42);
+  return blob;
 }
 
 Step make_step(int context) {
   Step s = {};
   s.context = context;
   s.num_blocks = (context + kMost) / 64 + 1;
+  constexpr int kBlobs = 4;  // layers share those of the experts
   for (int i = 0; i < kLayers; ++i) {
     s.layers.push_back(
         {.qkv_a = weights(size_t(kQRank + kRank + kRope) * kHidden, 10 * i + 1),
@@ -201,18 +288,24 @@ Step make_step(int context) {
          .router = weights(size_t(kExperts) * kHidden, 10 * i + 6),
          .gate_up = weights(size_t(2) * kWidth * kHidden, 10 * i + 7),
          .down = weights(size_t(kHidden) * kWidth, 10 * i + 8),
-         .cache = weights(size_t(s.num_blocks) * 64 * (kRank + kRope), 10 * i + 9, 1.0f)});
+         .cache = weights(size_t(s.num_blocks) * 64 * (kRank + kRope), 10 * i + 9, 1.0f),
+         .w13 = i < kBlobs ? expert_blob(2 * kWidth, kHidden, i + 1) : s.layers[i % kBlobs].w13,
+         .w2 = i < kBlobs ? expert_blob(kHidden, kWidth, i + 9) : s.layers[i % kBlobs].w2});
   }
   const auto activation = [](size_t width) { return weights(kMost * width, 777, 1.0f); };
+  s.first = weights(size_t(kMost) * kHidden, 5, 1.0f);
   s.residual = activation(kHidden), s.delta = activation(kHidden), s.x = activation(kHidden);
   s.qkv_a = activation(kQRank + kRank + kRope), s.c_q = activation(kQRank);
   s.q = activation(kHeads * (kNope + kRope)), s.q_lat = activation(kHeads * kRank);
   s.o_lat = activation(kHeads * kRank), s.o = activation(kHeads * kNope);
-  s.gate_up = activation(2 * kWidth), s.act = activation(kWidth);
+  s.gate_up = activation(2 * kWidth), s.act = activation(kWidth), s.shared = activation(kHidden);
   s.logits = floats(kMost * kExperts, 0, 1), s.topk_weights = floats(kMost * kTopK, 0, 1);
   s.norm = floats(kHidden, 1, 0.1f), s.bias = floats(kExperts, 0, 0.1f);
   s.cos_sin = floats(size_t(context + kMost + 1) * kRope, 0, 1);
   s.topk_ids = device_array<int32_t>(kMost * kTopK);
+  s.experts_workspace =
+      device_array<uint8_t>(moe_experts_workspace_bytes(kMost, kTopK, kExperts, kHidden, kWidth));
+  CHECK_CUDA(cudaMemset(s.experts_workspace, 0, moe_experts_counter_bytes(kTopK, kExperts)));
   std::vector<int32_t> table, path, position, slot;
   for (int i = 0; i < s.num_blocks; ++i) table.push_back(s.num_blocks - 1 - i);
   const auto slot_of = [&](int p) { return table[p / 64] * 64 + p % 64; };
@@ -257,33 +350,38 @@ void plan(Step& s, int rows) {
   CHECK_CUDA(cudaDeviceSynchronize());
 }
 
-// Words in which a graph of all layers and the same kernels one at a time differ.
+// Rows as they enter the first layer, all different.
+void reset(const Step& s, cudaStream_t stream) {
+  const size_t bytes = size_t(kMost) * kHidden * 2;
+  CHECK_CUDA(cudaMemcpyAsync(s.residual, s.first, bytes, cudaMemcpyDeviceToDevice, stream));
+  CHECK_CUDA(cudaMemcpyAsync(s.delta, s.first, bytes, cudaMemcpyDeviceToDevice, stream));
+}
+
+// Words in which graphs of all layers, and the fused kernels, differ from the same kernels one at a
+// time.
 unsigned long long check(Step& s) {
   const size_t width = size_t(kMost) * kHidden;
-  auto *first = weights(width, 5, 1.0f), *want = device_array<bf16>(2 * width);
-  const auto reset = [&](cudaStream_t stream) {
-    CHECK_CUDA(cudaMemcpyAsync(s.residual, first, width * 2, cudaMemcpyDeviceToDevice, stream));
-    CHECK_CUDA(cudaMemcpyAsync(s.delta, first, width * 2, cudaMemcpyDeviceToDevice, stream));
-  };
-  const auto run = [&](cudaStream_t stream) {
-    reset(stream);
+  auto* want = device_array<bf16>(2 * width);
+  const auto run = [&](cudaStream_t stream, Ffn form) {
+    reset(s, stream);
     for (const Layer& l : s.layers) {
       attention_block(s, l, stream, -1);
-      dense_ffn(s, l, stream, -1);
+      ffn_block(s, l, stream, -1, form);
     }
   };
   s.waits = true;
-  run(nullptr);
+  run(nullptr, Ffn::kApart);
   s.waits = false;
   CHECK_CUDA(cudaMemcpy(want, s.residual, width * 2, cudaMemcpyDeviceToDevice));
   CHECK_CUDA(cudaMemcpy(want + width, s.delta, width * 2, cudaMemcpyDeviceToDevice));
   unsigned long long different = 0;
-  for (int i = 0; i < 5; ++i) {
-    lab::time_graph(run, 1, 1);  // three replays
-    different += lab::different_words(s.residual, want, width / 2) +
-                 lab::different_words(s.delta, want + width, width / 2);
+  for (const Ffn form : {Ffn::kApart, Ffn::kFused}) {
+    for (int i = 0; i < 3; ++i) {
+      lab::time_graph([&](cudaStream_t stream) { run(stream, form); }, 1, 1);  // three replays
+      different += lab::different_words(s.residual, want, size_t(s.rows) * kHidden / 2) +
+                   lab::different_words(s.delta, want + width, size_t(s.rows) * kHidden / 2);
+    }
   }
-  CHECK_CUDA(cudaFree(first));
   CHECK_CUDA(cudaFree(want));
   return different;
 }
@@ -297,26 +395,41 @@ int main(int argc, char** argv) {
   for (int rows : {1, 8, 17, 33, 64}) {
     plan(s, rows);
     std::printf("%llu words differ; ", check(s));
-    const auto time = [&](auto&& block, int skipped = -1) {
+    const auto time_attention = [&](int skipped = -1) {
       return lab::time_graph(
           [&](cudaStream_t stream) {
-            for (const Layer& l : s.layers) block(s, l, stream, skipped);
+            for (const Layer& l : s.layers) attention_block(s, l, stream, skipped);
           },
           kLayers, 15);
     };
-    std::printf("M = %2d: attention block %6.1f, dense kernels of the FFN block %6.1f\n", rows,
-                time(attention_block), time(dense_ffn));
+    const auto time_ffn = [&](Ffn form, int skipped = -1) {
+      return lab::time_graph(
+          [&](cudaStream_t stream) {
+            reset(s, stream);
+            for (const Layer& l : s.layers) ffn_block(s, l, stream, skipped, form);
+          },
+          kLayers, 15);
+    };
+    const float dense = time_ffn(Ffn::kDense), apart = time_ffn(Ffn::kApart),
+                fused = time_ffn(Ffn::kFused);
+    std::printf(
+        "M = %2d: attention block %6.1f, FFN block %6.1f, fused %6.1f, "
+        "without experts %6.1f\n",
+        rows, time_attention(), apart, fused, dense);
     std::fflush(stdout);
     if (argc > 2) {
       const char* const attention[] = {"norm", "qkv_a", "norm", "q_b",   "W_UK",
                                        "rope", "mla",   "W_UV", "o_proj"};
-      const char* const ffn[] = {"norm", "router", "route", "gate_up", "silu", "down"};
-      const float whole = time(attention_block), whole_ffn = time(dense_ffn);
+      const char* const ffn[] = {"norm", "router", "route", "gate_up", "silu", "down", "experts"};
+      const char* const ffn_fused[] = {"norm", "router and gate_up", "route and down", "experts"};
       std::printf("        adds:");
-      for (int i = 0; i < 9; ++i)
-        std::printf(" %s %.1f", attention[i], whole - time(attention_block, i));
+      const float whole = time_attention();
+      for (int i = 0; i < 9; ++i) std::printf(" %s %.1f", attention[i], whole - time_attention(i));
       std::printf(" |");
-      for (int i = 0; i < 6; ++i) std::printf(" %s %.1f", ffn[i], whole_ffn - time(dense_ffn, i));
+      for (int i = 0; i < 7; ++i) std::printf(" %s %.1f", ffn[i], apart - time_ffn(Ffn::kApart, i));
+      std::printf(" |");
+      for (int i = 0; i < 4; ++i)
+        std::printf(" %s %.1f", ffn_fused[i], fused - time_ffn(Ffn::kFused, i));
       std::printf("\n");
     }
     CHECK_CUDA(cudaFree(s.mla.workspace));

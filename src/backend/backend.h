@@ -8,9 +8,9 @@
 //  3. Padded rows (seq_of_row -1, slot -1, expert id -1) are inert: they route to no expert, touch
 //  no cache, and their contents,
 //     NaN included, never reach a live row.
-//  4. Ops are pure virtual: a new op does not compile until every backend has it, and a test fails
-//  until tests/ops/op_cases.h
-//     has a row for it. A fused op equals its steps bit for bit (tests/ops).
+//  4. Primitive ops are pure virtual: a new op does not compile until every backend has it. Fused
+//  ops default to their steps (composite.cpp), which they equal bit for bit. A test fails until
+//  tests/ops/op_cases.h has a row for an op.
 //  5. Row independence: a row's bits do not depend on the other rows, their number, or the number
 //  of threads.
 //
@@ -105,6 +105,7 @@ class Backend {
   virtual void silu_mul(const SiluMulArgs& args) = 0;
   virtual void moe_route(const MoeRouteArgs& args) = 0;
   virtual void moe_experts(const MoeExpertsArgs& args) = 0;
+  virtual void moe_block(const MoeBlockArgs& args);  // fused
   virtual void all_reduce(const AllReduceArgs& args) = 0;
   virtual void gather_rows(const GatherRowsArgs& args) = 0;
 

@@ -142,6 +142,31 @@ struct MoeExpertsArgs {
   Provenance provenance = Provenance::kDecided;
 };
 
+// The feed-forward half of a routed layer: router, choice of experts, shared expert (optional) and
+// routed experts. Equal bit for bit to linear, moe_route, linear, silu_mul, linear and moe_experts.
+struct MoeBlockArgs {
+  Tensor x;                              // [T, hidden_size] act
+  const LinearWeight* router = nullptr;  // [num_experts, hidden_size]
+  Tensor bias;                           // as of MoeRouteArgs, like the next three
+  Tensor seq_of_row;
+  bool norm_topk_prob = true;
+  float routed_scaling_factor = 1;
+  const LinearWeight* shared_gate_up = nullptr;  // [2 * width, hidden_size], with shared_down
+  const LinearWeight* shared_down = nullptr;     // [hidden_size, width]
+  const ExpertWeights* experts = nullptr;
+  Tensor out;  // [T, hidden_size] act
+  Provenance provenance = Provenance::kDecided;
+  Tensor topk_ids;      // [T, top_k] i32 out
+  Tensor topk_weights;  // [T, top_k] f32 out
+  // Scratch: left as it is or overwritten.
+  Tensor router_logits;  // [T, num_experts] f32
+  Tensor gate_up;        // [T, 2 * width] act, like the next two with a shared expert only
+  Tensor act;            // [T, width] act
+  Tensor shared;         // [T, hidden_size] act
+
+  bool has_shared() const { return shared_gate_up != nullptr; }
+};
+
 struct AllReduceArgs {
   Tensor x;  // [T, hidden_size] act: sum over ranks, in rank order, in place
 };

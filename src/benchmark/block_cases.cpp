@@ -177,24 +177,22 @@ struct FfnBlock {
   void run(Backend& backend, const FfnLayer& layer) const {
     backend.add_rms_norm(
         {.residual = residual, .delta = delta, .weight = norm, .eps = 1e-5f, .out = x});
-    backend.linear({.x = x, .weight = &layer.router, .out = logits});
-    backend.moe_route({.logits = logits,
+    backend.moe_block({.x = x,
+                       .router = &layer.router,
                        .bias = bias,
                        .seq_of_row = seqs,
                        .norm_topk_prob = true,
                        .routed_scaling_factor = 2.827f,
+                       .shared_gate_up = &layer.gate_up,
+                       .shared_down = &layer.down,
+                       .experts = &layer.experts,
+                       .out = out,
                        .topk_ids = ids,
-                       .topk_weights = weights});
-    backend.linear({.x = x, .weight = &layer.gate_up, .out = gate_up});
-    backend.silu_mul({.gate_up = gate_up, .out = act});
-    backend.linear({.x = act, .weight = &layer.down, .out = shared});
-    backend.moe_experts({.x = x,
-                         .topk_ids = ids,
-                         .topk_weights = weights,
-                         .experts = &layer.experts,
-                         .shared = shared,
-                         .out = out,
-                         .distinct_experts = {}});
+                       .topk_weights = weights,
+                       .router_logits = logits,
+                       .gate_up = gate_up,
+                       .act = act,
+                       .shared = shared});
   }
 };
 

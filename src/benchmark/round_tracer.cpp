@@ -33,9 +33,17 @@ void RoundTracer::silu_mul(const SiluMulArgs& args) {
 }
 void RoundTracer::moe_route(const MoeRouteArgs& args) {
   if (takes(RoundPart::kExperts)) inner_->moe_route(args);
+  count_experts(args.topk_ids);
+}
+// Router and shared expert lie between the routed ones.
+void RoundTracer::moe_block(const MoeBlockArgs& args) {
+  if (takes(RoundPart::kExperts)) inner_->moe_block(args);
+  count_experts(args.topk_ids);
+}
+void RoundTracer::count_experts(const Tensor& topk_ids) {
   if (!counting_) return;
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(args.topk_ids.num_elements()));
-  inner_->download(ids.data(), args.topk_ids);
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(topk_ids.num_elements()));
+  inner_->download(ids.data(), topk_ids);
   std::set<std::int32_t> distinct(ids.begin(), ids.end());
   distinct.erase(-1);
   distinct_ += std::ssize(distinct);

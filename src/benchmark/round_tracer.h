@@ -59,6 +59,7 @@ class RoundTracer final : public ForwardingBackend {
   void silu_mul(const SiluMulArgs& args) override;
   void moe_route(const MoeRouteArgs& args) override;
   void moe_experts(const MoeExpertsArgs& args) override;
+  void moe_block(const MoeBlockArgs& args) override;
   void gather_rows(const GatherRowsArgs& args) override;
   void mla_rope_and_write_kv(const MlaRopeAndWriteKvArgs& args) override;
   void plan_mla_attention(const PlanMlaAttentionArgs& args) override;
@@ -85,6 +86,9 @@ class RoundTracer final : public ForwardingBackend {
   }
   bool takes(RoundPart in_verify) const { return takes_part(part_of(in_verify)); }
   bool takes_part(RoundPart part) const { return enabled_[static_cast<std::size_t>(part)]; }
+
+  // Reads back the choice of a layer, while counting.
+  void count_experts(const Tensor& topk_ids);
 
   std::int64_t vocab_size_;
   Stage stage_ = Stage::kDraft;

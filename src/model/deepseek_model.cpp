@@ -15,6 +15,11 @@ Tensor heads_of(const Tensor& x, std::int64_t begin, std::int64_t heads, std::in
   return x.columns(begin, heads * dim).reshape({x.shape(0), heads, dim});
 }
 
+// The front of a buffer of wider rows as [rows, width], dense.
+Tensor front_of(const Tensor& buffer, std::int64_t rows, std::int64_t width) {
+  return {buffer.raw(), buffer.dtype(), {rows, width}, buffer.device()};
+}
+
 }  // namespace
 
 DeepseekModel::DeepseekModel(Backend& backend, const ModelConfig& config, DeepseekWeights weights,
@@ -154,9 +159,8 @@ void DeepseekModel::feed_forward(const DeepseekLayerWeights& layer, const Forwar
 void DeepseekModel::mlp(const MlpWeights& weights, const Tensor& out, std::int64_t num_rows,
                         Provenance provenance) {
   const std::int64_t width = weights.down.in_features;
-  // Narrower MLPs use the front of the buffers, still dense.
-  const Tensor gate_up(gate_up_.raw(), gate_up_.dtype(), {num_rows, 2 * width}, gate_up_.device());
-  const Tensor act(mlp_act_.raw(), mlp_act_.dtype(), {num_rows, width}, mlp_act_.device());
+  const Tensor gate_up = front_of(gate_up_, num_rows, 2 * width);
+  const Tensor act = front_of(mlp_act_, num_rows, width);
   backend_.linear({.x = x_.rows(0, num_rows),
                    .weight = &weights.gate_up,
                    .out = gate_up,
@@ -168,30 +172,29 @@ void DeepseekModel::mlp(const MlpWeights& weights, const Tensor& out, std::int64
 // delta = shared expert + weighted sum of the chosen experts. The router's logits stay in fp32.
 void DeepseekModel::experts(const DeepseekLayerWeights& layer, const ForwardBatch& batch) {
   const std::int64_t T = batch.num_rows();
-  const Provenance provenance = batch.attention.provenance;
-  const Tensor x = x_.rows(0, T);                          // [T, hidden_size]
-  const Tensor router_logits = router_logits_.rows(0, T);  // [T, n_routed_experts] f32
-  const Tensor topk_ids = topk_ids_.rows(0, T);            // [T, num_experts_per_tok] i32
-  const Tensor topk_weights = topk_weights_.rows(0, T);    // [T, num_experts_per_tok] f32
-  backend_.linear(
-      {.x = x, .weight = &layer.router, .out = router_logits, .provenance = provenance});
-  backend_.moe_route({.logits = router_logits,
-                      .bias = layer.e_score_correction_bias,
-                      .seq_of_row = batch.attention.seq_of_row,
-                      .norm_topk_prob = config_.norm_topk_prob,
-                      .routed_scaling_factor = static_cast<float>(config_.routed_scaling_factor),
-                      .topk_ids = topk_ids,
-                      .topk_weights = topk_weights});
-  const bool has_shared = config_.n_shared_experts > 0;
-  if (has_shared) mlp(layer.mlp, shared_.rows(0, T), T, provenance);
-  backend_.moe_experts({.x = x,
-                        .topk_ids = topk_ids,
-                        .topk_weights = topk_weights,
-                        .experts = &layer.experts,
-                        .shared = has_shared ? shared_.rows(0, T) : Tensor(),
-                        .out = delta_.rows(0, T),
-                        .distinct_experts = {},
-                        .provenance = provenance});
+  MoeBlockArgs args = {.x = x_.rows(0, T),
+                       .router = &layer.router,
+                       .bias = layer.e_score_correction_bias,
+                       .seq_of_row = batch.attention.seq_of_row,
+                       .norm_topk_prob = config_.norm_topk_prob,
+                       .routed_scaling_factor = static_cast<float>(config_.routed_scaling_factor),
+                       .experts = &layer.experts,
+                       .out = delta_.rows(0, T),
+                       .provenance = batch.attention.provenance,
+                       .topk_ids = topk_ids_.rows(0, T),            // [T, num_experts_per_tok] i32
+                       .topk_weights = topk_weights_.rows(0, T),    // [T, num_experts_per_tok] f32
+                       .router_logits = router_logits_.rows(0, T),  // [T, n_routed_experts] f32
+                       .gate_up = {},
+                       .act = {},
+                       .shared = {}};
+  if (config_.n_shared_experts > 0) {
+    args.shared_gate_up = &layer.mlp.gate_up;
+    args.shared_down = &layer.mlp.down;
+    args.gate_up = front_of(gate_up_, T, layer.mlp.gate_up.out_features);
+    args.act = front_of(mlp_act_, T, layer.mlp.down.in_features);
+    args.shared = shared_.rows(0, T);
+  }
+  backend_.moe_block(args);
 }
 
 void DeepseekModel::add_and_norm(const Tensor& norm, std::int64_t num_rows) {

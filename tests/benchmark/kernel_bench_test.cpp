@@ -27,6 +27,10 @@ class SpoiledBackend final : public ForwardingBackend {
     inner_->moe_experts(args);
     if (spoiled == "moe_experts") args.out.row<float>(args.out.shape(0) - 1)[0] += 1;
   }
+  void moe_block(const MoeBlockArgs& args) override {
+    inner_->moe_block(args);
+    if (spoiled == "moe_block") args.out.row<float>(args.out.shape(0) - 1)[0] += 1;
+  }
   void mla_attention(const MlaAttentionArgs& args) override {
     inner_->mla_attention(args);
     if (spoiled == "mla_attention") args.out.row<float>(0)[3] += 1;
@@ -73,7 +77,7 @@ TEST(KernelBenchTest, NeverTimesAWrongResult) {
                                           {"experts tiny M=4", "moe_experts"},
                                           {"mla tiny B=1 L=1024 T=17", "mla_attention"},
                                           {"add_norm tiny M=17", "add_rms_norm"},
-                                          {"ffn block tiny M=1", "moe_experts"},
+                                          {"ffn block tiny M=1", "moe_block"},
                                           {"trees B=8 budget=16", "build_tree"},
                                           {"commit B=1", "move_kv"}}) {
     EXPECT_TRUE(run(filter, "").all_right()) << filter;

@@ -62,6 +62,10 @@ class LongPromptBackend : public ForwardingBackend {
   void moe_experts(const MoeExpertsArgs& args) override {
     repeat("moe_experts", args.out, [&] { ForwardingBackend::moe_experts(args); });
   }
+  void moe_block(const MoeBlockArgs& args) override {
+    repeat("moe_block", args.out, [&] { ForwardingBackend::moe_block(args); });
+    if (repeats > 0) Backend::moe_block(args);  // its steps, which equal it
+  }
   void silu_mul(const SiluMulArgs& args) override {
     repeat("silu_mul", args.out, [&] { ForwardingBackend::silu_mul(args); });
   }

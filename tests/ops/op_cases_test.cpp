@@ -128,12 +128,14 @@ TEST(OpTableTest, EveryOpHasACase) {
   std::set<std::string> covered = kTestedElsewhere;
   for (const OpCase& op_case : op_cases()) covered.insert(op_case.op);
   std::ifstream header(source_dir() + "/src/backend/backend.h");
-  const std::string before = "virtual void ", after = "(const ", end = "Args& args) = 0;";
+  const std::string before = "virtual void ", after = "(const ", end = "Args& args)";
   std::string line;
   int ops = 0;
   while (std::getline(header, line)) {
     const std::size_t begin = line.find(before), stop = line.find(after);
-    if (begin == std::string::npos || stop == std::string::npos || !line.ends_with(end)) continue;
+    if (begin == std::string::npos || stop == std::string::npos ||
+        line.find(end) == std::string::npos)
+      continue;
     const std::string op = line.substr(begin + before.size(), stop - begin - before.size());
     ++ops;
     EXPECT_TRUE(covered.contains(op)) << op << " has no row in tests/ops/op_cases.h";

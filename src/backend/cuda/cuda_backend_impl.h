@@ -75,6 +75,7 @@ class CudaBackend final : public Backend {
   void silu_mul(const SiluMulArgs& args) override;
   void moe_route(const MoeRouteArgs& args) override;
   void moe_experts(const MoeExpertsArgs& args) override;
+  void moe_block(const MoeBlockArgs& args) override;
   void all_reduce(const AllReduceArgs&) override {}  // one rank
   void gather_rows(const GatherRowsArgs& args) override;
 
@@ -105,6 +106,9 @@ class CudaBackend final : public Backend {
     return Stream(stream);
   }
 
+  // Whether the tensor-core kernels take a product of these rows, `outputs` x `inputs` a head.
+  bool fits_tensor_cores(const Tensor& x, const Tensor& out, std::int64_t outputs,
+                         std::int64_t inputs) const;
   // out[t, h] = W[h] x[t, h]; x and out [T, num_heads * n].
   void product(const Tensor& x, const LinearWeight& weight, const Tensor& out,
                std::int64_t num_heads, Provenance provenance);

@@ -5,6 +5,7 @@
 #include "kernels/gemm/skinny_gemm.h"
 #include "kernels/gqa/gqa_attention.h"
 #include "kernels/moe/moe_experts.h"
+#include "kernels/moe/moe_prepare.h"
 #include "kernels/moe/moe_route.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/rope/gqa_rope.h"
@@ -12,6 +13,23 @@
 #include "kernels/rows/rows.h"
 
 namespace coppice {
+
+namespace {
+
+kernels::MoeRouteParams route_params(const MoeRouteArgs& args) {
+  return {.logits = floats(args.logits),
+          .bias = floats(args.bias),
+          .seq_of_row = int32s(args.seq_of_row),
+          .topk_ids = int32s(args.topk_ids),
+          .topk_weights = floats(args.topk_weights),
+          .num_tokens = to_int(args.logits.shape(0)),
+          .num_experts = to_int(args.logits.shape(1)),
+          .top_k = to_int(args.topk_ids.shape(1)),
+          .routed_scaling_factor = args.routed_scaling_factor,
+          .norm_topk_prob = args.norm_topk_prob};
+}
+
+}  // namespace
 
 void CudaBackend::embed(const EmbedArgs& args) {
   cuda_check(kernels::embed({.token_ids = int32s(args.token_ids),
@@ -54,16 +72,19 @@ void CudaBackend::add_rms_norm(const AddRmsNormArgs& args) {
              "add_rms_norm");
 }
 
+bool CudaBackend::fits_tensor_cores(const Tensor& x, const Tensor& out, std::int64_t outputs,
+                                    std::int64_t inputs) const {
+  return device_.compute_capability == 90 && outputs % 16 == 0 && inputs % 64 == 0 &&
+         x.row_stride() % 8 == 0 && out.row_stride() % 2 == 0 &&
+         reinterpret_cast<std::uintptr_t>(x.raw()) % 16 == 0;
+}
+
 void CudaBackend::product(const Tensor& x, const LinearWeight& weight, const Tensor& out,
                           std::int64_t num_heads, Provenance provenance) {
   const std::int64_t outputs = weight.out_features / num_heads, inputs = weight.in_features;
   const void* const matrix = static_cast<const CudaMatrix*>(weight.packed.get())->data.data();
   const bool out_is_f32 = out.dtype() == DType::kF32;
-  const bool fits_tensor_cores = device_.compute_capability == 90 && outputs % 16 == 0 &&
-                                 inputs % 64 == 0 && x.row_stride() % 8 == 0 &&
-                                 out.row_stride() % 2 == 0 &&
-                                 reinterpret_cast<std::uintptr_t>(x.raw()) % 16 == 0;
-  if (!fits_tensor_cores) {
+  if (!fits_tensor_cores(x, out, outputs, inputs)) {
     cuda_check(kernels::row_product({.x = x.raw(),
                                      .weight = matrix,
                                      .out = out.raw(),
@@ -136,18 +157,7 @@ void CudaBackend::silu_mul(const SiluMulArgs& args) {
 }
 
 void CudaBackend::moe_route(const MoeRouteArgs& args) {
-  cuda_check(kernels::moe_route({.logits = floats(args.logits),
-                                 .bias = floats(args.bias),
-                                 .seq_of_row = int32s(args.seq_of_row),
-                                 .topk_ids = int32s(args.topk_ids),
-                                 .topk_weights = floats(args.topk_weights),
-                                 .num_tokens = to_int(args.logits.shape(0)),
-                                 .num_experts = to_int(args.logits.shape(1)),
-                                 .top_k = to_int(args.topk_ids.shape(1)),
-                                 .routed_scaling_factor = args.routed_scaling_factor,
-                                 .norm_topk_prob = args.norm_topk_prob},
-                                stream()),
-             "moe_route");
+  cuda_check(kernels::moe_route(route_params(args), stream()), "moe_route");
 }
 
 void CudaBackend::moe_experts(const MoeExpertsArgs& args) {
@@ -180,6 +190,56 @@ void CudaBackend::moe_experts(const MoeExpertsArgs& args) {
                                    .intermediate_size = intermediate},
                                   stream()),
              "moe_experts");
+}
+
+void CudaBackend::moe_block(const MoeBlockArgs& args) {
+  const std::int64_t hidden = args.x.shape(1);
+  const bool fits =
+      args.provenance == Provenance::kDecided && args.has_shared() &&
+      fits_tensor_cores(args.x, args.router_logits, args.router->out_features, hidden) &&
+      fits_tensor_cores(args.x, args.gate_up, args.shared_gate_up->out_features, hidden) &&
+      kernels::moe_prepare_pays(to_int(args.x.shape(0)), to_int(hidden),
+                                to_int(args.shared_down->in_features));
+  if (!fits) return Backend::moe_block(args);
+  const auto product = [&](const LinearWeight& weight, const Tensor& out) {
+    return kernels::SkinnyGemmParams{
+        .x = args.x.raw(),
+        .weight = static_cast<const CudaMatrix*>(weight.packed.get())->data.data(),
+        .out = out.raw(),
+        .num_tokens = to_int(args.x.shape(0)),
+        .outputs = to_int(weight.out_features),
+        .inputs = to_int(hidden),
+        .x_stride = args.x.row_stride(),
+        .out_stride = out.row_stride(),
+        .out_is_float = out.dtype() == DType::kF32};
+  };
+  cuda_check(kernels::skinny_gemm_pair(product(*args.router, args.router_logits),
+                                       product(*args.shared_gate_up, args.gate_up), stream()),
+             "skinny_gemm_pair");
+  cuda_check(
+      kernels::moe_prepare(
+          route_params({.logits = args.router_logits,
+                        .bias = args.bias,
+                        .seq_of_row = args.seq_of_row,
+                        .norm_topk_prob = args.norm_topk_prob,
+                        .routed_scaling_factor = args.routed_scaling_factor,
+                        .topk_ids = args.topk_ids,
+                        .topk_weights = args.topk_weights}),
+          {.gate_up = args.gate_up.raw(),
+           .down = static_cast<const CudaMatrix*>(args.shared_down->packed.get())->data.data(),
+           .out = args.shared.raw(),
+           .hidden_size = to_int(hidden),
+           .intermediate_size = to_int(args.shared_down->in_features)},
+          stream()),
+      "moe_prepare");
+  moe_experts({.x = args.x,
+               .topk_ids = args.topk_ids,
+               .topk_weights = args.topk_weights,
+               .experts = args.experts,
+               .shared = args.shared,
+               .out = args.out,
+               .distinct_experts = {},
+               .provenance = args.provenance});
 }
 
 void CudaBackend::gather_rows(const GatherRowsArgs& args) {

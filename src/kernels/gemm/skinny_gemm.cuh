@@ -22,12 +22,22 @@
 
 namespace coppice::kernels {
 
-struct SkinnyGemmKernelParams {
+// Where a product goes.
+struct SkinnyProduct {
   void* out;
   int64_t out_stride;  // elements between tokens
-  int num_tokens, outputs, inputs;
-  int segments, head_tiles, copied_rows, stages;  // skinny_gemm_config.h
+  int outputs;
   bool out_is_float;
+};
+
+struct SkinnyGemmKernelParams {
+  // A second product of the same inputs takes the tiles from `second_tile` on.
+  SkinnyProduct product[2];
+  int second_tile;
+  int num_tokens, inputs;
+  int segments, head_tiles, copied_rows, stages;  // skinny_gemm_config.h
+
+  __device__ bool is_second() const { return static_cast<int>(blockIdx.z) >= second_tile; }
 };
 
 // Sizes that follow from the tile.
@@ -46,8 +56,8 @@ struct SkinnyTile {
 // The matrices as the copy engine sees them, in boxes of 64 inputs x rows with the 128-byte
 // swizzle; rows beyond the end read as zeros.
 struct SkinnyGemmMaps {
-  CUtensorMap weight;  // [num_heads * outputs, inputs]
-  CUtensorMap x;       // [num_tokens, num_heads * inputs]
+  CUtensorMap weight[2];  // [num_heads * outputs, inputs] of each product
+  CUtensorMap x;          // [num_tokens, num_heads * inputs]
 };
 
 // Shared memory of a block: stages of weights, then inputs; after them the barriers. The sums of a
@@ -77,15 +87,19 @@ template <class Tile>
 __device__ inline void skinny_produce_weights(const SkinnyGemmKernelParams& p,
                                               const SkinnyGemmMaps& maps, const SkinnyShared& s) {
   const SkinnySteps steps = skinny_steps(p);
-  const int tile = blockIdx.z;
-  const int row = tile / p.head_tiles * p.outputs + tile % p.head_tiles * Tile::kOutputs;
+  const bool second = p.is_second();
+  const int tile = static_cast<int>(blockIdx.z) - (second ? p.second_tile : 0);
+  const int row =
+      second ? tile * Tile::kOutputs
+             : tile / p.head_tiles * p.product[0].outputs + tile % p.head_tiles * Tile::kOutputs;
   const uint64_t policy = evict_first_policy();
   RingIndex at;
   for (int step = steps.begin; step < steps.end; ++step) {
     mbarrier_wait(&s.empty[at.index], at.parity ^ 1);
     mbarrier_arrive_expect(&s.full[at.index], Tile::kWeightBytes);
-    tensor_copy_to_shared(shared_address(s.stages + at.index * Tile::kStageBytes), &maps.weight,
-                          step * kSkinnyStepInputs, row, &s.full[at.index], policy);
+    tensor_copy_to_shared(shared_address(s.stages + at.index * Tile::kStageBytes),
+                          &maps.weight[second], step * kSkinnyStepInputs, row, &s.full[at.index],
+                          policy);
     at.advance(p.stages);
   }
 }
@@ -97,7 +111,8 @@ __device__ inline void skinny_produce_inputs(const SkinnyGemmKernelParams& p,
                                              const SkinnyGemmMaps& maps, const SkinnyShared& s,
                                              int first_token) {
   const SkinnySteps steps = skinny_steps(p);
-  const int first_input = static_cast<int>(blockIdx.z) / p.head_tiles * p.inputs;
+  const int first_input =
+      p.is_second() ? 0 : static_cast<int>(blockIdx.z) / p.head_tiles * p.inputs;
   RingIndex at;
   for (int step = steps.begin; step < steps.end; ++step) {
     mbarrier_wait(&s.empty[at.index], at.parity ^ 1);
@@ -152,7 +167,7 @@ __device__ inline void skinny_store_sums(const SkinnyShared& s, const float (&su
   }
 }
 
-__device__ inline void skinny_write(const SkinnyGemmKernelParams& p, int64_t to, float4 v) {
+__device__ inline void skinny_write(const SkinnyProduct& p, int64_t to, float4 v) {
   if (p.out_is_float) {
     float2* out = reinterpret_cast<float2*>(static_cast<float*>(p.out) + to);
     out[0] = make_float2(v.x, v.y);
@@ -169,9 +184,13 @@ template <class Tile>
 __device__ inline void skinny_write_outputs(const SkinnyGemmKernelParams& p, const SkinnyShared& s,
                                             int first_token, int count) {
   constexpr int kQuads = Tile::kOutputs / 4;
-  const int tile = static_cast<int>(blockIdx.z), output = tile % p.head_tiles * Tile::kOutputs;
-  const int quads = min(p.outputs - output, Tile::kOutputs) / 4;
-  const int64_t column = int64_t{tile / p.head_tiles} * p.outputs + output;
+  const bool second = p.is_second();
+  const SkinnyProduct product = p.product[second];
+  const int tile = static_cast<int>(blockIdx.z) - (second ? p.second_tile : 0);
+  const int head = second ? 0 : tile / p.head_tiles;
+  const int output = (tile - head * p.head_tiles) * Tile::kOutputs;
+  const int quads = min(product.outputs - output, Tile::kOutputs) / 4;
+  const int64_t column = int64_t{head} * product.outputs + output;
   for (int i = blockIdx.x * Tile::kThreads + threadIdx.x; i < count * kQuads;
        i += p.segments * Tile::kThreads) {
     const int token = i / kQuads, quad = i % kQuads;
@@ -191,7 +210,7 @@ __device__ inline void skinny_write_outputs(const SkinnyGemmKernelParams& p, con
       total.z = __fadd_rn(total.z, part[r].z);
       total.w = __fadd_rn(total.w, part[r].w);
     }
-    skinny_write(p, (first_token + token) * p.out_stride + column + quad * 4, total);
+    skinny_write(product, (first_token + token) * product.out_stride + column + quad * 4, total);
   }
 }
 

@@ -28,8 +28,13 @@ struct SkinnyGemmParams {
 // Enqueues on `stream`; capturable. Returns cudaErrorInvalidValue for shapes outside the limits.
 cudaError_t skinny_gemm(const SkinnyGemmParams& params, cudaStream_t stream);
 
-// The same with a tile of the caller's choice, for measurements: no tile changes a bit. num_tokens
-// is positive.
+// Two products of the same x, one head each, in one launch where their inputs are cut alike: the
+// same bits as one after the other.
+cudaError_t skinny_gemm_pair(const SkinnyGemmParams& first, const SkinnyGemmParams& second,
+                             cudaStream_t stream);
+
+// skinny_gemm with a tile of the caller's choice, for measurements: no tile changes a bit.
+// num_tokens is positive.
 struct SkinnyGemmTiles;
 cudaError_t skinny_gemm_with(const SkinnyGemmParams& params, const SkinnyGemmTiles& tiles,
                              cudaStream_t stream);

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/common/launch.h"
 #include "kernels/common/tensor_map.h"
 #include "kernels/gemm/skinny_gemm.cuh"
@@ -35,55 +37,100 @@ bool valid(const SkinnyGemmParams& p) {
          p.out_stride % 2 == 0;
 }
 
-}  // namespace
+SkinnyProduct product_of(const SkinnyGemmParams& p) {
+  return {.out = p.out,
+          .out_stride = p.out_stride,
+          .outputs = p.outputs,
+          .out_is_float = p.out_is_float};
+}
 
-cudaError_t skinny_gemm_with(const SkinnyGemmParams& params, const SkinnyGemmTiles& tiles,
-                             cudaStream_t stream) {
-  if (!valid(params)) return cudaErrorInvalidValue;
-  const SkinnyGemmKernelParams p = {
-      .out = params.out,
-      .out_stride = params.out_stride,
+cudaError_t weight_map(CUtensorMap* map, const SkinnyGemmParams& p, const SkinnyGemmTiles& tiles) {
+  return encode_matrix_map(map, p.weight, int64_t{p.num_heads} * p.outputs, p.inputs, p.inputs,
+                           64 * tiles.warpgroups, kSkinnyStepInputs);
+}
+
+// `second`: null, or a product of the same inputs with one head.
+cudaError_t launch(const SkinnyGemmParams& params, const SkinnyGemmParams* second,
+                   const SkinnyGemmTiles& tiles, cudaStream_t stream) {
+  const int tile_outputs = 64 * tiles.warpgroups;
+  const int head_tiles = (params.outputs + tile_outputs - 1) / tile_outputs;
+  SkinnyGemmKernelParams p = {
+      .product = {product_of(params)},
+      .second_tile = params.num_heads * head_tiles,
       .num_tokens = params.num_tokens,
-      .outputs = params.outputs,
       .inputs = params.inputs,
       .segments = skinny_gemm_segments(params.num_heads, params.outputs, params.inputs),
-      .head_tiles = tiles.head_tiles,
+      .head_tiles = head_tiles,
       .copied_rows = tiles.copied_rows,
-      .stages = tiles.stages,
-      .out_is_float = params.out_is_float};
-  const int tile_outputs = 64 * tiles.warpgroups;
+      .stages = tiles.stages};
   SkinnyGemmMaps maps;
-  cudaError_t error =
-      encode_matrix_map(&maps.weight, params.weight, int64_t{params.num_heads} * params.outputs,
-                        params.inputs, params.inputs, tile_outputs, kSkinnyStepInputs);
+  cudaError_t error = weight_map(&maps.weight[0], params, tiles);
   if (error != cudaSuccess) return error;
+  int num_tiles = p.second_tile;
+  if (second) {
+    p.product[1] = product_of(*second);
+    num_tiles += (second->outputs + tile_outputs - 1) / tile_outputs;
+    error = weight_map(&maps.weight[1], *second, tiles);
+    if (error != cudaSuccess) return error;
+  }
   error = encode_matrix_map(&maps.x, params.x, params.num_tokens,
                             int64_t{params.num_heads} * params.inputs, params.x_stride,
                             tiles.copied_rows, kSkinnyStepInputs);
   if (error != cudaSuccess) return error;
   const dim3 grid(static_cast<unsigned>(p.segments), static_cast<unsigned>(tiles.chunks),
-                  static_cast<unsigned>(params.num_heads * p.head_tiles));
+                  static_cast<unsigned>(num_tiles));
   return launch_clusters(pick_kernel(tiles), grid, grid.x, 128 * tiles.warpgroups + 64,
                          tiles.shared_bytes, stream, p, maps);
+}
+
+cudaError_t current_device(SkinnyGemmDevice* device) {
+  int id = 0, max_shared_bytes = 0;
+  cudaError_t error = cudaGetDevice(&id);
+  if (error != cudaSuccess) return error;
+  error = cudaDeviceGetAttribute(&device->num_sms, cudaDevAttrMultiProcessorCount, id);
+  if (error != cudaSuccess) return error;
+  error = cudaDeviceGetAttribute(&max_shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, id);
+  device->max_shared_bytes = static_cast<size_t>(max_shared_bytes);
+  return error;
+}
+
+}  // namespace
+
+cudaError_t skinny_gemm_with(const SkinnyGemmParams& params, const SkinnyGemmTiles& tiles,
+                             cudaStream_t stream) {
+  return valid(params) ? launch(params, nullptr, tiles, stream) : cudaErrorInvalidValue;
 }
 
 cudaError_t skinny_gemm(const SkinnyGemmParams& params, cudaStream_t stream) {
   if (!valid(params)) return cudaErrorInvalidValue;
   if (params.num_tokens == 0) return cudaSuccess;
-  int id = 0, num_sms = 0, max_shared_bytes = 0;
-  cudaError_t error = cudaGetDevice(&id);
-  if (error != cudaSuccess) return error;
-  error = cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, id);
-  if (error != cudaSuccess) return error;
-  error = cudaDeviceGetAttribute(&max_shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, id);
-  if (error != cudaSuccess) return error;
-
+  SkinnyGemmDevice device;
+  if (cudaError_t error = current_device(&device); error != cudaSuccess) return error;
   return skinny_gemm_with(
       params,
-      skinny_gemm_tiles(
-          params.num_tokens, params.num_heads, params.outputs, params.inputs,
-          {.num_sms = num_sms, .max_shared_bytes = static_cast<size_t>(max_shared_bytes)}),
+      skinny_gemm_tiles(params.num_tokens, params.num_heads, params.outputs, params.inputs, device),
       stream);
+}
+
+cudaError_t skinny_gemm_pair(const SkinnyGemmParams& first, const SkinnyGemmParams& second,
+                             cudaStream_t stream) {
+  if (!valid(first) || !valid(second) || first.x != second.x || first.x_stride != second.x_stride ||
+      first.num_tokens != second.num_tokens || first.inputs != second.inputs ||
+      first.num_heads != 1 || second.num_heads != 1) {
+    return cudaErrorInvalidValue;
+  }
+  const bool alike = skinny_gemm_segments(1, first.outputs, first.inputs) ==
+                     skinny_gemm_segments(1, second.outputs, second.inputs);
+  if (first.num_tokens == 0 || !alike) {
+    const cudaError_t error = skinny_gemm(first, stream);
+    return error != cudaSuccess ? error : skinny_gemm(second, stream);
+  }
+  SkinnyGemmDevice device;
+  if (cudaError_t error = current_device(&device); error != cudaSuccess) return error;
+  // Tiles for the wider one.
+  const int outputs = std::max(first.outputs, second.outputs);
+  return launch(first, &second,
+                skinny_gemm_tiles(first.num_tokens, 1, outputs, first.inputs, device), stream);
 }
 
 }  // namespace coppice::kernels

@@ -198,6 +198,8 @@ class OpRecorder : public ForwardingBackend {
     ForwardingBackend::moe_experts(args);
     note("moe_experts", args.out);
   }
+  // A fused op as its steps.
+  void moe_block(const MoeBlockArgs& args) override { Backend::moe_block(args); }
   void mla_attention(const MlaAttentionArgs& args) override {
     ForwardingBackend::mla_attention(args);
     note("mla_attention", args.out);

@@ -1,4 +1,4 @@
-// moe_route and moe_experts.
+// moe_route, moe_experts and moe_block.
 #include <limits>
 #include "tests/ops/support/staging.h"
 
@@ -103,6 +103,63 @@ RowResults run_experts(Backend& backend, const std::vector<std::int64_t>& rows,
   return results;
 }
 
+struct BlockSize {
+  std::int64_t experts, top_k, hidden, intermediate;
+};
+
+// The fused op, or its steps. `apart`: every row chooses the same experts, whatever the rounding.
+RowResults run_block(Backend& backend, const std::vector<std::int64_t>& rows, const BlockSize& size,
+                     bool fused, bool apart) {
+  Staging s(backend);
+  const auto count = static_cast<std::int64_t>(rows.size());
+  std::vector<ExpertSource> sources;
+  for (std::int64_t e = 0; e < size.experts; ++e) {
+    const auto stream = static_cast<std::uint32_t>(100 + 10 * e);
+    const auto matrix = [&](std::int64_t outputs, std::int64_t inputs, std::uint32_t offset) {
+      return random_matrix(WeightFormat::kInt4Group32, outputs, inputs, stream + offset).view();
+    };
+    sources.push_back({matrix(size.intermediate, size.hidden, 0),
+                       matrix(size.intermediate, size.hidden, 3),
+                       matrix(size.hidden, size.intermediate, 6)});
+  }
+  const ExpertWeights experts = backend.load_experts(sources);
+  const auto linear = [&](std::int64_t outputs, std::int64_t inputs, std::uint32_t stream) {
+    const HostMatrix part = random_matrix(WeightFormat::kBF16, outputs, inputs, stream).view();
+    return backend.load_linear({&part, 1});
+  };
+  const LinearWeight router = linear(size.experts, size.hidden, 30);
+  const LinearWeight gate_up = linear(2 * size.intermediate, size.hidden, 31);
+  const LinearWeight down = linear(size.hidden, size.intermediate, 32);
+  std::vector<float> bias;
+  for (std::int64_t e = 0; e < size.experts; ++e)
+    bias.push_back(apart ? static_cast<float>(e * 7 % size.experts) : 0.1f * noise(2, 0, e));
+  const MoeBlockArgs args = {.x = s.act_rows(1, rows, {size.hidden}),
+                             .router = &router,
+                             .bias = s.f32({size.experts}, bias),
+                             .seq_of_row = s.ints({count}, sequences(rows)),
+                             .norm_topk_prob = true,
+                             .routed_scaling_factor = 2.827f,
+                             .shared_gate_up = &gate_up,
+                             .shared_down = &down,
+                             .experts = &experts,
+                             .out = s.act_out(count, {size.hidden}),
+                             .topk_ids = s.int_out(count, {size.top_k}),
+                             .topk_weights = s.f32_out(count, {size.top_k}),
+                             .router_logits = s.f32_out(count, {size.experts}),
+                             .gate_up = s.act_out(count, {2 * size.intermediate}),
+                             .act = s.act_out(count, {size.intermediate}),
+                             .shared = s.act_out(count, {size.hidden})};
+  if (fused)
+    backend.moe_block(args);
+  else
+    backend.Backend::moe_block(args);
+  RowResults results;
+  s.collect(args.topk_ids, rows, results);
+  s.collect(args.topk_weights, rows, results);
+  s.collect(args.out, rows, results);
+  return results;
+}
+
 }  // namespace
 
 void add_moe_cases(std::vector<OpCase>& cases) {
@@ -125,6 +182,16 @@ void add_moe_cases(std::vector<OpCase>& cases) {
   experts("bf16 odd", 1e-4f, {5, 2, 50, 37, WeightFormat::kBF16, false, false});
   experts("q4_0", 5e-2f, {8, 2, 64, 96, WeightFormat::kQ4_0, true, false});
   experts("q8_0", 5e-2f, {8, 2, 64, 96, WeightFormat::kQ8_0, true, false});
+  const auto block = [&](std::string name, BlockSize size) {
+    cases.push_back({"moe_block", std::move(name), 1e-4f, 2e-2f, [size](Backend& b, const Rows& r) {
+                       COPPICE_CHECK(run_block(b, r, size, true, false) ==
+                                         run_block(b, r, size, false, false),
+                                     "the fused op differs from its steps");
+                       return run_block(b, r, size, true, true);
+                     }});
+  };
+  block("tiny-k2", {32, 4, 384, 128});
+  block("wide shared expert", {16, 2, 64, 576});
 }
 
 }  // namespace coppice::testing

@@ -1,0 +1,40 @@
+// Fused ops as their steps: what backends without a kernel of their own do, and what those with one
+// must equal.
+#include "backend/backend.h"
+
+namespace coppice {
+
+void Backend::moe_block(const MoeBlockArgs& args) {
+  linear({.x = args.x,
+          .weight = args.router,
+          .out = args.router_logits,
+          .provenance = args.provenance});
+  moe_route({.logits = args.router_logits,
+             .bias = args.bias,
+             .seq_of_row = args.seq_of_row,
+             .norm_topk_prob = args.norm_topk_prob,
+             .routed_scaling_factor = args.routed_scaling_factor,
+             .topk_ids = args.topk_ids,
+             .topk_weights = args.topk_weights});
+  if (args.has_shared()) {
+    linear({.x = args.x,
+            .weight = args.shared_gate_up,
+            .out = args.gate_up,
+            .provenance = args.provenance});
+    silu_mul({.gate_up = args.gate_up, .out = args.act});
+    linear({.x = args.act,
+            .weight = args.shared_down,
+            .out = args.shared,
+            .provenance = args.provenance});
+  }
+  moe_experts({.x = args.x,
+               .topk_ids = args.topk_ids,
+               .topk_weights = args.topk_weights,
+               .experts = args.experts,
+               .shared = args.has_shared() ? args.shared : Tensor(),
+               .out = args.out,
+               .distinct_experts = {},
+               .provenance = args.provenance});
+}
+
+}  // namespace coppice
