@@ -131,7 +131,8 @@ void ServeFlags::add_api_flags(CLI::App& app) {
   app.add_option("--chat-template", model.chat_template, "file or text");
   app.add_flag("--trust-request-chat-template", model.trust_request_chat_template);
   app.add_option("--default-chat-template-kwargs", model.default_chat_template_kwargs, "JSON");
-  app.add_option("--tool-call-parser", model.tool_call_parser, "auto, none, kimi_k2");
+  app.add_option("--tool-call-parser", model.tool_call_parser,
+                 "auto: by the tokenizer and the template; none, " + tool_format_names());
   app.add_option("--reasoning-parser", model.reasoning_parser, "auto, none, kimi_k2, qwen3");
   app.add_flag("--enable-auto-tool-choice", enable_auto_tool_choice, "always on");
   app.add_option("--generation-config", model.generation_config, "auto, or vllm for none");

@@ -17,13 +17,15 @@ void append(std::vector<ChatPart>& parts, ChatPart part) {
 }  // namespace
 
 ChatOutput::ChatOutput(const ChatOutputOptions& options)
-    : options_(options), reasoning_(options.in_reasoning), tools_(options.first_call_index) {}
+    : options_(options), reasoning_(options.in_reasoning) {
+  if (options.tools.format != ToolFormat::kNone)
+    tools_ = make_tool_parser(options.tools, options.first_call_index);
+}
 
 std::vector<ChatPart> ChatOutput::add(const OutputStep& step) {
   std::vector<ChatPart> parts;
   for (const OutputPiece& piece : step.pieces) add_piece(piece, parts);
-  if (step.end_reason != EndReason::kNone && options_.parse_tools)
-    add_events(tools_.finish(), parts);
+  if (step.end_reason != EndReason::kNone && tools_) add_events(tools_->finish(), parts);
   return parts;
 }
 
@@ -41,8 +43,8 @@ void ChatOutput::add_piece(const OutputPiece& piece, std::vector<ChatPart>& part
                    .id = {},
                    .name = {}});
   for (const OutputPiece& rest : delta.rest) {
-    if (options_.parse_tools)
-      add_events(tools_.add(rest), parts);
+    if (tools_)
+      add_events(tools_->add(rest), parts);
     else if (!rest.hidden)
       append(parts, {.kind = ChatPart::Kind::kContent, .text = rest.text, .id = {}, .name = {}});
   }

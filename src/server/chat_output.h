@@ -22,7 +22,7 @@ struct ChatPart {
 struct ChatOutputOptions {
   bool parse_reasoning = false;
   bool in_reasoning = false;  // the prompt opened a thought
-  bool parse_tools = false;
+  ToolSyntax tools;
   std::size_t first_call_index = 0;  // tool calls in the conversation so far
 };
 
@@ -32,7 +32,7 @@ class ChatOutput {
 
   // Parts that the step added; neighbours of one kind are joined.
   std::vector<ChatPart> add(const OutputStep& step);
-  std::size_t num_calls() const { return tools_.num_calls(); }
+  std::size_t num_calls() const { return tools_ ? tools_->num_calls() : 0; }
   bool in_reasoning() const { return options_.parse_reasoning && reasoning_.in_reasoning(); }
 
  private:
@@ -41,7 +41,7 @@ class ChatOutput {
 
   ChatOutputOptions options_;
   ReasoningParser reasoning_;
-  ToolParser tools_;
+  std::unique_ptr<ToolParser> tools_;  // null: not parsed
 };
 
 }  // namespace coppice

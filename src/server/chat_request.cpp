@@ -131,9 +131,10 @@ ChatRequest parse_chat_request(const JsonField& body, const ServedModel& model) 
   request.messages = normalized_messages(body.at("messages"));
   request.tools = normalized_tools(body);
   parse_tool_choice(body, request);
-  if (request.tool_rules.mode == ToolRules::Mode::kRequired && !model.parse_tools)
+  if (request.tool_rules.mode == ToolRules::Mode::kRequired &&
+      model.tools.format == ToolFormat::kNone)
     throw ApiError(501, "tool_choice: this model's tool calls cannot be forced", "tool_choice");
-  request.parse_tools = model.parse_tools && !request.tools.is_null();
+  request.parse_tools = model.tools.format != ToolFormat::kNone && !request.tools.is_null();
   request.parse_reasoning = model.parse_reasoning && body.get<bool>("separate_reasoning", true);
   request.include_reasoning = body.get<bool>("include_reasoning", true);
   request.template_kwargs = template_kwargs(body, model);
@@ -171,7 +172,7 @@ ChatPrompt render_chat(const ChatRequest& request, const ServedModel& model) {
   ChatPrompt prompt;
   prompt.output = {.parse_reasoning = request.parse_reasoning,
                    .in_reasoning = ReasoningParser::prompt_opens_reasoning(text.text()),
-                   .parse_tools = request.parse_tools,
+                   .tools = request.parse_tools ? model.tools : ToolSyntax{},
                    .first_call_index = calls};
   prompt.grammar = request.parse_tools ? tool_grammar(request.tool_rules, request.tools,
                                                       request.common.grammar, calls, model)

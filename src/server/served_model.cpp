@@ -15,24 +15,74 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kThinkEnd = "</think>";
+constexpr std::string_view kToolCall = "<tool_call>";
 constexpr std::string_view kToolSection = "<|tool_calls_section_begin|>";
 
-// Whether a parser runs. `names` are spellings of the one set of rules there is.
-template <std::size_t N>
-bool choose_parser(const std::string& flag, const std::string& asked, bool has_marks,
-                   const std::array<std::string_view, N>& names) {
+// Whether thoughts are parsed. All names are spellings of the one set of rules there is.
+bool choose_reasoning(const std::string& asked, bool has_marks) {
+  constexpr std::array<std::string_view, 4> kNames = {"kimi_k2", "kimi_k25", "qwen3",
+                                                      "deepseek_r1"};
   if (asked == "auto") return has_marks;
   if (asked == "none" || asked.empty()) return false;
-  if (std::find(names.begin(), names.end(), asked) == names.end()) {
+  if (std::find(kNames.begin(), kNames.end(), asked) == kNames.end()) {
     std::string known;
-    for (const std::string_view name : names) known += ", " + std::string(name);
+    for (const std::string_view name : kNames) known += ", " + std::string(name);
     throw Error(ErrorKind::kUnsupported,
-                flag + " " + asked + ": not here; there are auto, none" + known);
+                "--reasoning-parser " + asked + ": not here; there are auto, none" + known);
   }
   if (!has_marks)
     throw Error(ErrorKind::kInvalidArgument,
-                flag + " " + asked + ": the model's tokenizer has no such marks");
+                "--reasoning-parser " + asked + ": the model's tokenizer has no such marks");
   return true;
+}
+
+// How the template tells a model to write its calls; empty without a template or tools in it.
+std::string prompt_with_a_tool(const std::optional<ChatTemplate>& chat_template) {
+  if (!chat_template) return {};
+  ChatInput input;
+  input.messages = Json::array({Json::object({{"role", "user"}, {"content", "x"}})});
+  input.tools = Json::array({Json::object(
+      {{"type", "function"},
+       {"function",
+        Json::object({{"name", "f"},
+                      {"description", "d"},
+                      {"parameters",
+                       Json::object({{"type", "object"}, {"properties", Json::object()}})}})}})});
+  input.kwargs = Json::object();
+  try {
+    return chat_template->render(input).text();
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+ToolFormat format_of_template(const std::optional<ChatTemplate>& chat_template) {
+  const std::string prompt = prompt_with_a_tool(chat_template);
+  const auto has = [&](std::string_view text) { return prompt.find(text) != prompt.npos; };
+  if (has(kToolCall) && has("\"arguments\"")) return ToolFormat::kHermes;
+  if (has("\"parameters\": dictionary of argument")) return ToolFormat::kJson;  // Llama 3
+  return ToolFormat::kNone;
+}
+
+ToolSyntax choose_tools(const std::string& asked, const Tokenizer& tokenizer,
+                        const std::optional<ChatTemplate>& chat_template) {
+  if (asked == "none" || asked.empty()) return {};
+  const bool has_sections = tokenizer.added_token_id(kToolSection).has_value();
+  ToolSyntax syntax{.tags_are_tokens = tokenizer.added_token_id(kToolCall).has_value()};
+  if (asked == "auto") {
+    syntax.format = has_sections ? ToolFormat::kKimi : format_of_template(chat_template);
+    return syntax;
+  }
+  const auto format = tool_format_of(asked);
+  if (!format)
+    throw Error(
+        ErrorKind::kUnsupported,
+        "--tool-call-parser " + asked + ": not here; there are auto, none, " + tool_format_names());
+  if (*format == ToolFormat::kKimi && !has_sections)
+    throw Error(ErrorKind::kInvalidArgument,
+                "--tool-call-parser " + asked + ": the model's tokenizer has no such marks");
+  syntax.format = *format;
+  return syntax;
 }
 
 Json json_object_flag(const std::string& text, const std::string& flag) {
@@ -93,12 +143,8 @@ std::unique_ptr<ServedModel> ServedModel::load(const ServedModelOptions& options
   model->created = std::time(nullptr);
   model->trust_request_chat_template = options.trust_request_chat_template;
   const bool thinks = model->tokenizer.added_token_id(kThinkEnd).has_value();
-  const bool has_tools = model->tokenizer.added_token_id(kToolSection).has_value();
-  model->parse_reasoning =
-      choose_parser("--reasoning-parser", options.reasoning_parser, thinks,
-                    std::array<std::string_view, 4>{"kimi_k2", "kimi_k25", "qwen3", "deepseek_r1"});
-  model->parse_tools = choose_parser("--tool-call-parser", options.tool_call_parser, has_tools,
-                                     std::array<std::string_view, 2>{"kimi_k2", "kimi_k25"});
+  model->parse_reasoning = choose_reasoning(options.reasoning_parser, thinks);
+  model->tools = choose_tools(options.tool_call_parser, model->tokenizer, model->chat_template);
   const fs::path generation = fs::path(path) / "generation_config.json";
   if (options.generation_config != "vllm" && fs::exists(generation))
     take_defaults(read_json_file(generation), generation.string(), *model);

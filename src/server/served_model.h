@@ -14,6 +14,7 @@
 #include "sampling/sampling_params.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
+#include "text/tool_parser.h"
 
 namespace coppice {
 
@@ -21,7 +22,7 @@ struct ServedModelOptions {
   std::vector<std::string> names;            // the first answers requests; none: the model as given
   std::string model;                         // as the user gave it
   std::string chat_template;                 // file or text instead of the model's own
-  std::string tool_call_parser = "auto";     // auto, kimi_k2, none
+  std::string tool_call_parser = "auto";     // auto, none or one that tool_format_of knows
   std::string reasoning_parser = "auto";     // auto, kimi_k2, none; further names of the same rules
   std::string generation_config = "auto";    // auto: the model's defaults; vllm: none
   std::string override_generation_config;    // JSON over it
@@ -37,7 +38,7 @@ struct ServedModel {
   SamplingParams defaults;  // of requests that do not say
   std::optional<std::int64_t> default_max_tokens;
   Json template_kwargs;  // object
-  bool parse_tools = false;
+  ToolSyntax tools;
   bool parse_reasoning = false;
   bool trust_request_chat_template = false;
   std::time_t created = 0;

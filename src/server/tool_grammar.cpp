@@ -61,17 +61,112 @@ std::vector<Tool> callable_tools(const ToolRules& rules, const Json& tools) {
   return list;
 }
 
-// One call: its id with the index as `index` says, then its arguments.
-Json calls(const std::vector<Tool>& tools, const Json& index, const ServedModel& model) {
+Json arguments_of(const Tool& tool) {
+  return Json::object({{"type", "json_schema"},
+                       {"json_schema", tool.parameters},
+                       {"max_whitespace_cnt", kMaxSpaces}});
+}
+Json star(Json content) {
+  return Json::object({{"type", "star"}, {"content", std::move(content)}});
+}
+
+// Kimi: one call, its id with the index as `index` says, then its arguments.
+Json kimi_call(const std::vector<Tool>& tools, const Json& index, const ServedModel& model) {
   Json::Array list;
   for (const Tool& tool : tools)
     list.push_back(sequence({literal("functions." + tool.name + ":"), index,
-                             token(model, "<|tool_call_argument_begin|>"),
-                             Json::object({{"type", "json_schema"},
-                                           {"json_schema", tool.parameters},
-                                           {"max_whitespace_cnt", kMaxSpaces}})}));
+                             token(model, "<|tool_call_argument_begin|>"), arguments_of(tool)}));
   return sequence({token(model, "<|tool_call_begin|>"), any_of(std::move(list)),
                    token(model, "<|tool_call_end|>")});
+}
+
+// What follows the section's begin, its end included.
+Json kimi_section(const ToolRules& rules, const std::vector<Tool>& tools, std::size_t first_index,
+                  const ServedModel& model) {
+  Json::Array section = {kimi_call(tools, literal(std::to_string(first_index)), model)};
+  if (rules.parallel) {
+    const Json any_index = Json::object({{"type", "regex"}, {"pattern", "[1-9][0-9]{0,3}"}});
+    section.push_back(star(kimi_call(tools, any_index, model)));
+  }
+  section.push_back(token(model, "<|tool_calls_section_end|>"));
+  return sequence(std::move(section));
+}
+
+Json kimi_free(Json section, const ServedModel& model) {
+  const Json begin = token(model, "<|tool_calls_section_begin|>");
+  const Json rule = Json::array({*begin.find("token"), std::move(section)});
+  Json excluded = Json::array();
+  for (const char* mark : {"<|tool_call_begin|>", "<|tool_call_argument_begin|>"})
+    excluded.push_back(*token(model, mark).find("token"));
+  return Json::object({{"type", "token_dispatch"},
+                       {"rules", Json::array({rule})},
+                       {"exclude_tokens", std::move(excluded)}});
+}
+
+// The other formats: an object around name and arguments, in tags or bare.
+struct ObjectForm {
+  std::string open, middle, close, between;
+};
+ObjectForm object_form(const ServedModel& model) {
+  if (model.tools.format == ToolFormat::kHermes)
+    return {.open = "<tool_call>\n{\"name\": ",
+            .middle = ", \"arguments\": ",
+            .close = "}\n</tool_call>",
+            .between = "\n"};
+  return {.open = "{\"name\": ", .middle = ", \"parameters\": ", .close = "}", .between = "; "};
+}
+
+std::string begin_of(const ObjectForm& form, const Tool& tool) {
+  return form.open + write_json(Json(tool.name)) + form.middle;
+}
+
+// Tags that are tokens of their own come as such.
+Json written(const std::string& text, const ServedModel& model) {
+  Json::Array parts;
+  std::size_t begin = 0;
+  for (const char* tag : {"<tool_call>", "</tool_call>"}) {
+    const std::size_t at = text.find(tag);
+    if (!model.tools.tags_are_tokens || at == text.npos) continue;
+    if (at > begin) parts.push_back(literal(text.substr(begin, at - begin)));
+    parts.push_back(token(model, tag));
+    begin = at + std::string_view(tag).size();
+  }
+  if (begin < text.size()) parts.push_back(literal(text.substr(begin)));
+  return sequence(std::move(parts));
+}
+
+Json object_section(const ToolRules& rules, const std::vector<Tool>& tools,
+                    const ServedModel& model) {
+  const ObjectForm form = object_form(model);
+  Json::Array list;
+  for (const Tool& tool : tools)
+    list.push_back(sequence(
+        {written(begin_of(form, tool), model), arguments_of(tool), written(form.close, model)}));
+  const Json call = any_of(std::move(list));
+  if (!rules.parallel) return call;
+  return sequence({call, star(sequence({literal(form.between), call}))});
+}
+
+Json object_free(const std::vector<Tool>& tools, const ServedModel& model) {
+  const ObjectForm form = object_form(model);
+  if (model.tools.format == ToolFormat::kHermes && model.tools.tags_are_tokens) {
+    Json::Array list;
+    const std::string_view tag = "<tool_call>";
+    for (const Tool& tool : tools)
+      list.push_back(sequence({literal(begin_of(form, tool).substr(tag.size())), arguments_of(tool),
+                               written(form.close, model)}));
+    const Json rule = Json::array({*token(model, tag).find("token"), any_of(std::move(list))});
+    return Json::object({{"type", "token_dispatch"}, {"rules", Json::array({rule})}});
+  }
+  Json::Array tags;
+  for (const Tool& tool : tools)
+    tags.push_back(Json::object({{"type", "tag"},
+                                 {"begin", begin_of(form, tool)},
+                                 {"content", arguments_of(tool)},
+                                 {"end", form.close}}));
+  return Json::object({{"type", "triggered_tags"},
+                       {"triggers", Json::array({form.open})},
+                       {"tags", Json(std::move(tags))}});
 }
 
 // Null for grammars that have no such form.
@@ -95,31 +190,20 @@ std::optional<GrammarRequest> tool_grammar(const ToolRules& rules, const Json& t
   const bool required = rules.mode == ToolRules::Mode::kRequired;
   require_grammars(required ? "tool_choice" : "tools");
   const std::vector<Tool> callable = callable_tools(rules, tools);
-  Json::Array section = {calls(callable, literal(std::to_string(first_index)), model)};
-  if (rules.parallel) {
-    const Json any_index = Json::object({{"type", "regex"}, {"pattern", "[1-9][0-9]{0,3}"}});
-    section.push_back(
-        Json::object({{"type", "star"}, {"content", calls(callable, any_index, model)}}));
-  }
-  section.push_back(token(model, "<|tool_calls_section_end|>"));
-  const Json begin = token(model, "<|tool_calls_section_begin|>");
+  const bool kimi = model.tools.format == ToolFormat::kKimi;
+  Json section = kimi ? kimi_section(rules, callable, first_index, model)
+                      : object_section(rules, callable, model);
   Json format;
   if (required || content) {
-    section.insert(section.begin(), begin);
-    format = sequence(std::move(section));
+    if (kimi) section = sequence({token(model, "<|tool_calls_section_begin|>"), section});
+    format = std::move(section);
     if (!required) {
       const Json text = format_of(content->spec);
       if (text.is_null()) return content;
       format = any_of({std::move(format), text});
     }
   } else {
-    const Json rule = Json::array({*begin.find("token"), sequence(std::move(section))});
-    Json excluded = Json::array();
-    for (const char* mark : {"<|tool_call_begin|>", "<|tool_call_argument_begin|>"})
-      excluded.push_back(*token(model, mark).find("token"));
-    format = Json::object({{"type", "token_dispatch"},
-                           {"rules", Json::array({rule})},
-                           {"exclude_tokens", std::move(excluded)}});
+    format = kimi ? kimi_free(std::move(section), model) : object_free(callable, model);
   }
   const bool strict =
       std::any_of(callable.begin(), callable.end(), [](const Tool& tool) { return tool.strict; });

@@ -1,5 +1,5 @@
-// Kimi's tool-call section as a grammar: declared names only, ids in the form the model was trained
-// on, arguments that match the tool's parameters.
+// Tool calls as a grammar, in the model's own form: declared names only, arguments that match the
+// tool's parameters; Kimi's ids as the model was trained on them.
 #pragma once
 
 #include <optional>

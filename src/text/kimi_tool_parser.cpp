@@ -1,4 +1,4 @@
-#include "text/tool_parser.h"
+#include "text/kimi_tool_parser.h"
 
 #include <algorithm>
 #include <string_view>
@@ -41,7 +41,7 @@ IdParts split_id(std::string_view id) {
 
 }  // namespace
 
-std::vector<ToolEvent> ToolParser::add(const OutputPiece& piece) {
+std::vector<ToolEvent> KimiToolParser::add(const OutputPiece& piece) {
   const OutputMark mark = mark_of(piece);
   if (state_ == State::kArguments && !ends_arguments(mark)) {
     if (!piece.hidden && (named_ || !piece.is_mark)) add_arguments(piece.text);
@@ -55,7 +55,7 @@ std::vector<ToolEvent> ToolParser::add(const OutputPiece& piece) {
   return std::exchange(events_, {});
 }
 
-std::vector<ToolEvent> ToolParser::finish() {
+std::vector<ToolEvent> KimiToolParser::finish() {
   if (state_ == State::kId || state_ == State::kArguments) end_call(false);
   // White space alone is the answer's text only where there is nothing else.
   if (num_calls_ == 0 && !content_begun_ && !spaces_.empty()) {
@@ -64,7 +64,7 @@ std::vector<ToolEvent> ToolParser::finish() {
   return std::exchange(events_, {});
 }
 
-void ToolParser::add_mark(OutputMark mark) {
+void KimiToolParser::add_mark(OutputMark mark) {
   switch (mark) {
     case OutputMark::kSectionBegin:
     case OutputMark::kSectionEnd:
@@ -87,7 +87,7 @@ void ToolParser::add_mark(OutputMark mark) {
   }
 }
 
-void ToolParser::add_content(const std::string& text) {
+void KimiToolParser::add_content(const std::string& text) {
   if (!content_begun_) {
     if (text.find_first_not_of(kSpaces) == text.npos) {
       spaces_ += text;
@@ -101,7 +101,7 @@ void ToolParser::add_content(const std::string& text) {
 }
 
 // White space is held back: it may be the end.
-void ToolParser::add_arguments(const std::string& text) {
+void KimiToolParser::add_arguments(const std::string& text) {
   const std::size_t first = arguments_begun_ ? 0 : text.find_first_not_of(kSpaces);
   const std::size_t last = text.find_last_not_of(kSpaces);
   if (last == text.npos) {
@@ -115,7 +115,7 @@ void ToolParser::add_arguments(const std::string& text) {
   events_.push_back({.kind = kind, .call = named_ ? num_calls_ - 1 : 0, .text = std::move(given)});
 }
 
-void ToolParser::begin_call() {
+void KimiToolParser::begin_call() {
   if (state_ == State::kId || state_ == State::kArguments) end_call(true);
   state_ = State::kId;
   id_.clear();
@@ -123,7 +123,7 @@ void ToolParser::begin_call() {
   content_begun_ = false;
 }
 
-void ToolParser::begin_arguments() {
+void KimiToolParser::begin_arguments() {
   state_ = State::kArguments;
   arguments_begun_ = false;
   const std::string id = trimmed(std::exchange(id_, {}));
@@ -137,7 +137,7 @@ void ToolParser::begin_arguments() {
   ++num_calls_;
 }
 
-void ToolParser::end_call(bool complete) {
+void KimiToolParser::end_call(bool complete) {
   if (state_ == State::kId) {
     // No argument mark: the id may run straight into a JSON object.
     const std::size_t brace = std::min(id_.find('{'), id_.size());
@@ -162,7 +162,7 @@ void ToolParser::end_call(bool complete) {
   state_ = State::kSection;
 }
 
-std::string ToolParser::unused_id(const std::string& id, const std::string& name) {
+std::string KimiToolParser::unused_id(const std::string& id, const std::string& name) {
   std::string result = id;
   std::size_t index = first_index_ + num_calls_;
   while (!split_id(result).canonical || used_ids_.contains(result)) {

@@ -7,7 +7,7 @@
 namespace coppice {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, OutputMark>, 9> kMarks = {{
+constexpr std::array<std::pair<std::string_view, OutputMark>, 12> kMarks = {{
     {"<think>", OutputMark::kThinkBegin},
     {"</think>", OutputMark::kThinkEnd},
     {"<|tool_calls_section_begin|>", OutputMark::kSectionBegin},
@@ -17,19 +17,16 @@ constexpr std::array<std::pair<std::string_view, OutputMark>, 9> kMarks = {{
     {"<|tool_call_begin|>", OutputMark::kCallBegin},
     {"<|tool_call_argument_begin|>", OutputMark::kArgumentBegin},
     {"<|tool_call_end|>", OutputMark::kCallEnd},
+    {"<tool_call>", OutputMark::kToolCallBegin},
+    {"</tool_call>", OutputMark::kToolCallEnd},
+    {"<|python_tag|>", OutputMark::kPythonTag},
 }};
 
-// No mark is a prefix of another: the first that fits is the one.
-std::string_view mark_at(std::string_view text) {
-  const auto found = std::find_if(kMarks.begin(), kMarks.end(),
-                                  [&](const auto& mark) { return text.starts_with(mark.first); });
-  return found == kMarks.end() ? std::string_view() : found->first;
-}
-
-bool may_become_mark(std::string_view text) {
-  return std::any_of(kMarks.begin(), kMarks.end(),
-                     [&](const auto& mark) { return mark.first.starts_with(text); });
-}
+constexpr std::array<std::string_view, 9> kKimiMarks = [] {
+  std::array<std::string_view, 9> texts;
+  for (std::size_t i = 0; i < texts.size(); ++i) texts[i] = kMarks[i].first;
+  return texts;
+}();
 
 }  // namespace
 
@@ -38,6 +35,20 @@ OutputMark mark_of(const OutputPiece& piece) {
   const auto found = std::find_if(kMarks.begin(), kMarks.end(),
                                   [&](const auto& mark) { return mark.first == piece.text; });
   return found == kMarks.end() ? OutputMark::kNone : found->second;
+}
+
+MarkScanner::MarkScanner() : MarkScanner(kKimiMarks) {}
+
+// No mark is a prefix of another: the first that fits is the one.
+std::string_view MarkScanner::mark_at(std::string_view text) const {
+  const auto found = std::find_if(marks_.begin(), marks_.end(),
+                                  [&](std::string_view mark) { return text.starts_with(mark); });
+  return found == marks_.end() ? std::string_view() : *found;
+}
+
+bool MarkScanner::may_become_mark(std::string_view text) const {
+  return std::any_of(marks_.begin(), marks_.end(),
+                     [&](std::string_view mark) { return mark.starts_with(text); });
 }
 
 std::vector<OutputPiece> MarkScanner::add(std::string_view added) {

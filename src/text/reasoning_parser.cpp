@@ -24,11 +24,13 @@ ReasoningParser::Delta ReasoningParser::add(const OutputPiece& piece) {
   Delta delta;
   const OutputMark mark = mark_of(piece);
   if (state_ == State::kSection) {
-    if (mark == OutputMark::kSectionEnd) state_ = State::kAnswer;
+    if (mark == OutputMark::kSectionEnd || mark == OutputMark::kToolCallEnd)
+      state_ = State::kAnswer;
     delta.rest.push_back(piece);
     return delta;
   }
-  if (mark == OutputMark::kSectionBegin || mark == OutputMark::kCallBegin) {
+  if (mark == OutputMark::kSectionBegin || mark == OutputMark::kCallBegin ||
+      mark == OutputMark::kToolCallBegin) {
     state_ = State::kSection;
     spaces_.clear();
     delta.rest.push_back(piece);

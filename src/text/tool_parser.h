@@ -1,19 +1,13 @@
-// Kimi's tool calls out of a streamed answer, as it streams: content, then per call its id and
-// name, then its arguments piece by piece. What was given out is never taken back, and every
-// delta costs time in its own length only. One parser per choice; not thread-safe.
-//
-// Rules. Text before, between and behind sections is content, in its place; white space alone
-// beside a section is dropped. A call ends at its end mark, at the next call, at the section's end
-// or with the stream. No arguments are "{}". A name is the id without "functions." in front and
-// ":digits" behind; an id of another form, or one used before, is made anew as
-// "functions.NAME:INDEX", the form the model was trained on. A call without a name is none: its
-// arguments are content. Control tokens that mean nothing here are dropped, except inside
-// arguments.
+// Tool calls out of a streamed answer, as it streams: content, then per call its id and name, then
+// its arguments piece by piece. What was given out is never taken back, and every delta costs time
+// in its own length only. One parser per choice; not thread-safe.
 #pragma once
 
 #include <cstddef>
+#include <memory>
+#include <optional>
 #include <string>
-#include <unordered_set>
+#include <string_view>
 #include <vector>
 
 #include "text/output_marks.h"
@@ -33,37 +27,35 @@ struct ToolEvent {
   bool complete = true;
 };
 
+// How a model writes its calls.
+enum class ToolFormat {
+  kNone,
+  kKimi,    // sections of marks
+  kHermes,  // <tool_call>{"name": ..., "arguments": {...}}</tool_call>: Hermes, Qwen2.5, Qwen3
+  kJson,    // the answer itself is {"name": ..., "parameters": {...}}, or several: Llama 3
+};
+
+// By the names that vLLM and SGLang give their parsers; nullopt: not known here.
+std::optional<ToolFormat> tool_format_of(std::string_view parser_name);
+// Names of all, with commas.
+std::string tool_format_names();
+
+struct ToolSyntax {
+  ToolFormat format = ToolFormat::kNone;
+  bool tags_are_tokens = false;  // kHermes: a tag is a token of its own, text that looks so is text
+};
+
 class ToolParser {
  public:
-  // `first_index`: number of tool calls in the conversation so far, for ids made anew.
-  explicit ToolParser(std::size_t first_index = 0) : first_index_(first_index) {}
-
-  std::vector<ToolEvent> add(const OutputPiece& piece);
+  virtual ~ToolParser() = default;
+  virtual std::vector<ToolEvent> add(const OutputPiece& piece) = 0;
   // The end of the stream: closes an open call. Call once.
-  std::vector<ToolEvent> finish();
+  virtual std::vector<ToolEvent> finish() = 0;
   // finish_reason is "tool_calls" exactly when this is not 0.
-  std::size_t num_calls() const { return num_calls_; }
-
- private:
-  enum class State { kContent, kSection, kId, kArguments };
-  void add_mark(OutputMark mark);
-  void add_content(const std::string& text);
-  void add_arguments(const std::string& text);
-  void begin_call();
-  void begin_arguments();
-  void end_call(bool complete);
-  std::string unused_id(const std::string& id, const std::string& name);
-
-  State state_ = State::kContent;
-  std::vector<ToolEvent> events_;
-  std::unordered_set<std::string> used_ids_;
-  std::string id_;      // of the call that is being read
-  std::string spaces_;  // white space held back: before content, or within arguments
-  std::size_t num_calls_ = 0;
-  std::size_t first_index_;
-  bool content_begun_ = false;    // since the start or the last section
-  bool arguments_begun_ = false;  // something but white space was given out
-  bool named_ = false;            // the call that is being read has a name
+  virtual std::size_t num_calls() const = 0;
 };
+
+// `first_index`: number of tool calls in the conversation so far, for ids made anew. Not for kNone.
+std::unique_ptr<ToolParser> make_tool_parser(const ToolSyntax& syntax, std::size_t first_index = 0);
 
 }  // namespace coppice

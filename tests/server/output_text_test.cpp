@@ -126,7 +126,8 @@ TEST_F(OutputTextTest, ChatPartsDoNotDependOnTheSteps) {
   const std::vector<std::int32_t> ids = tokenizer().encode(answer, true);
   for (std::size_t size = 1; size < ids.size(); ++size) {
     OutputText text(tokenizer(), {});
-    ChatOutput chat({.parse_reasoning = true, .in_reasoning = true, .parse_tools = true});
+    ChatOutput chat(
+        {.parse_reasoning = true, .in_reasoning = true, .tools = {.format = ToolFormat::kKimi}});
     std::string reasoning, content;
     std::vector<std::array<std::string, 3>> calls;
     for (std::size_t at = 0; at < ids.size(); at += size) {

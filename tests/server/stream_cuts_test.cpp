@@ -37,6 +37,13 @@ struct Answer {
   EndReason end = EndReason::kLength;
 };
 
+// None, and what there is: Hermes's tags are text to this tokenizer.
+constexpr std::array<ToolSyntax, 5> kSyntaxes = {{{},
+                                                  {.format = ToolFormat::kKimi},
+                                                  {.format = ToolFormat::kKimi},
+                                                  {.format = ToolFormat::kHermes},
+                                                  {.format = ToolFormat::kJson}}};
+
 // Text of many scripts, marks in and out of place, half characters, control tokens, stop strings.
 Answer random_answer(std::mt19937& random) {
   static const std::vector<std::string> kParts = {
@@ -56,6 +63,10 @@ Answer random_answer(std::mt19937& random) {
       "<|tool_call_argument_begin|>",
       "<|tool_call_end|>",
       "functions.get_weather:0",
+      "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": \"世\"}}\n</tool_call>",
+      "<tool_call>",
+      "</tool_call>",
+      "{\"name\": \"g\", \"parameters\": {}}; ",
       "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:1<|tool_call_argument_begin|>{"
       "\"n\": 1}<|tool_call_end|><|tool_calls_section_end|>",
       "{\"city\": \"Zürich 🌧\"}",
@@ -79,7 +90,7 @@ Answer random_answer(std::mt19937& random) {
   answer.text.skip_special_tokens = random() % 2 == 0;
   answer.chat = {.parse_reasoning = random() % 4 != 0,
                  .in_reasoning = random() % 2 == 0,
-                 .parse_tools = random() % 3 != 0};
+                 .tools = kSyntaxes[random() % kSyntaxes.size()]};
   if (random() % 2 == 0) {
     answer.ids.push_back(5122);
     answer.end = EndReason::kStop;
@@ -172,7 +183,7 @@ TEST(StreamCutsTest, RandomArgumentsComeBackExactly) {
     const Json value = Json::object({{"value", random_value(random, 3)}});
     const std::string text = write_json(value, random() % 2 == 0 ? kCompactJson : kPythonJson);
     Answer answer;
-    answer.chat = {.parse_reasoning = true, .parse_tools = true};
+    answer.chat = {.parse_reasoning = true, .tools = {.format = ToolFormat::kKimi}};
     answer.ids = {mark("<|tool_calls_section_begin|>"), mark("<|tool_call_begin|>")};
     const auto append = [&](const std::string& part) {
       const std::vector<std::int32_t> ids = tokenizer().encode(part);

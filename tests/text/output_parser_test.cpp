@@ -2,80 +2,22 @@
 #include <gtest/gtest.h>
 
 #include "io/json.h"
-#include "text/reasoning_parser.h"
-#include "text/tool_parser.h"
+#include "tests/text/support/seen_answer.h"
 
 namespace coppice {
 namespace {
 
-struct Call {
-  std::string id, name, arguments;
-  bool ended = false, complete = true;
-  friend bool operator==(const Call&, const Call&) = default;
-};
+using testing::Call;
+using testing::is_prefix;
+using testing::Random;
+using testing::Seen;
 
-// What a client has seen so far. Order of content and calls is kept in `order`.
-struct Seen {
-  std::string reasoning, content, order;
-  std::vector<Call> calls;
-  friend bool operator==(const Seen&, const Seen&) = default;
-};
+constexpr ToolSyntax kKimi{.format = ToolFormat::kKimi};
 
-class Client {
+class Client : public testing::Client {
  public:
   explicit Client(bool thinking = true, std::size_t first_index = 0)
-      : reasoning_(thinking), tools_(first_index) {}
-
-  void add_text(std::string_view text) {
-    for (const OutputPiece& piece : scanner_.add(text)) add(piece);
-  }
-  void add(const OutputPiece& piece) {
-    const ReasoningParser::Delta delta = reasoning_.add(piece);
-    seen_.reasoning += delta.reasoning;
-    for (const OutputPiece& rest : delta.rest) take(tools_.add(rest));
-  }
-  const Seen& finish() {
-    for (const OutputPiece& piece : scanner_.finish()) add(piece);
-    take(tools_.finish());
-    return seen_;
-  }
-  const Seen& seen() const { return seen_; }
-  int argument_events = 0;
-
- private:
-  void take(const std::vector<ToolEvent>& events) {
-    for (const ToolEvent& event : events) {
-      switch (event.kind) {
-        case ToolEvent::Kind::kContent:
-          EXPECT_FALSE(event.text.empty());
-          seen_.content += event.text;
-          if (!seen_.order.ends_with('t')) seen_.order += 't';
-          break;
-        case ToolEvent::Kind::kCallBegin:
-          EXPECT_EQ(event.call, seen_.calls.size());
-          seen_.calls.push_back({event.id, event.name, "", false, true});
-          seen_.order += 'c';
-          break;
-        case ToolEvent::Kind::kArguments:
-          ASSERT_EQ(event.call + 1, seen_.calls.size());
-          EXPECT_FALSE(event.text.empty());
-          seen_.calls.back().arguments += event.text;
-          ++argument_events;
-          break;
-        case ToolEvent::Kind::kCallEnd:
-          ASSERT_EQ(event.call + 1, seen_.calls.size());
-          EXPECT_FALSE(seen_.calls.back().ended);
-          seen_.calls.back().ended = true;
-          seen_.calls.back().complete = event.complete;
-          break;
-      }
-    }
-  }
-
-  MarkScanner scanner_;
-  ReasoningParser reasoning_;
-  ToolParser tools_;
-  Seen seen_;
+      : testing::Client(kKimi, thinking, first_index) {}
 };
 
 Seen parse(const std::string& text, bool thinking = true, std::size_t first_index = 0) {
@@ -229,18 +171,6 @@ TEST(OutputParser, ArgumentsStream) {
 
 // Fuzz.
 
-class Random {
- public:
-  explicit Random(std::uint64_t seed) : state_(seed) {}
-  std::size_t below(std::size_t n) {
-    state_ = state_ * 6364136223846793005u + 1442695040888963407u;
-    return static_cast<std::size_t>(state_ >> 33) % n;
-  }
-
- private:
-  std::uint64_t state_;
-};
-
 std::string random_output(Random& random) {
   const std::vector<std::string> parts = {"<think>",
                                           "</think>",
@@ -269,19 +199,6 @@ std::string random_output(Random& random) {
   std::string text;
   for (std::size_t n = random.below(12); n > 0; --n) text += parts[random.below(parts.size())];
   return text;
-}
-
-bool is_prefix(const Seen& before, const Seen& after) {
-  if (!after.reasoning.starts_with(before.reasoning)) return false;
-  if (!after.content.starts_with(before.content) || !after.order.starts_with(before.order))
-    return false;
-  if (before.calls.size() > after.calls.size()) return false;
-  for (std::size_t i = 0; i < before.calls.size(); ++i) {
-    const Call &a = before.calls[i], &b = after.calls[i];
-    if (a.id != b.id || a.name != b.name || !b.arguments.starts_with(a.arguments)) return false;
-    if (a.ended && !(a == b)) return false;
-  }
-  return true;
 }
 
 TEST(OutputParser, CutsChangeNothing) {
