@@ -25,6 +25,14 @@ struct StructuredOutput {
   std::vector<std::int32_t> banned_before_start = {};
 };
 
+// At most so many tokens of a thought, then end_id and nothing else.
+struct ThinkingBudget {
+  std::int64_t num_tokens = 0;
+  std::optional<std::int32_t> begin_id = {};  // opens a thought (<think>)
+  std::int32_t end_id = 0;                    // ends it (</think>)
+  std::optional<std::int64_t> open = {};      // tokens of a thought that the prompt left open
+};
+
 struct SamplingParams {
   double temperature = 1.0;  // 0: greedy
   std::int64_t top_k = 0;    // 0 or -1: all
@@ -45,6 +53,7 @@ struct SamplingParams {
   std::vector<std::int64_t> allowed_token_ids;                 // empty: all
   std::vector<std::vector<std::int32_t>> bad_words_token_ids;  // none of them may be completed
   StructuredOutput structured;
+  std::optional<ThinkingBudget> thinking_budget;
   // As logprobs, of every prompt token but the first: computed without the prefix cache.
   std::optional<std::int64_t> prompt_logprobs;
   std::optional<std::int64_t> logprobs;  // how many alternatives; 0: the chosen token's only

@@ -11,6 +11,10 @@ namespace {
 // when it is taken: one token may open what takes several to close.
 constexpr std::int64_t kClosingWindow = 256;
 constexpr std::int64_t kClosingMargin = 32;
+// The way's length is known from every fourth token; where more than this is left beyond it, the
+// way from the tokens behind need not be looked for.
+constexpr std::int64_t kClosingStep = 4;
+constexpr std::int64_t kClosingRoom = 128;
 
 void set_bit(std::span<std::int32_t> mask, std::int64_t id, bool on) {
   const auto bit = static_cast<std::int32_t>(1u << (id % 32));
@@ -36,35 +40,64 @@ TokenConstraint::TokenConstraint(const SamplingParams& params,
       stop_ids_(stop_ids.begin(), stop_ids.end()),
       min_tokens_(params.min_tokens),
       max_tokens_(params.max_tokens),
-      vocab_size_(vocab_size) {
+      vocab_size_(vocab_size),
+      budget_(params.thinking_budget) {
+  if (budget_) thought_.push_back(budget_->open.value_or(-1));
   if (structured_.grammar) {
     matcher_ = structured_.grammar->start();
     if (!structured_.start_token_id) started_at_ = 0;
   }
-  if (params.allowed_token_ids.empty()) return;
-  allowed_.assign(mask_words(vocab_size), 0);
+  if (!params.allowed_token_ids.empty()) allowed_.assign(mask_words(vocab_size), 0);
   for (const std::int64_t id : params.allowed_token_ids) set_bit(allowed_, id, true);
+  if (matcher_) look_for_end();
 }
 
 std::unique_ptr<TokenConstraint> TokenConstraint::make(const SamplingParams& params,
                                                        std::span<const std::int64_t> stop_ids,
                                                        std::int64_t vocab_size) {
   if (!params.structured.grammar && params.allowed_token_ids.empty() &&
-      params.bad_words_token_ids.empty() && !(params.prompt_logprobs && params.min_tokens > 0))
+      params.bad_words_token_ids.empty() && !params.thinking_budget &&
+      !(params.prompt_logprobs && params.min_tokens > 0))
     return nullptr;
   return std::make_unique<TokenConstraint>(params, stop_ids, vocab_size);
 }
 
 bool TokenConstraint::accept(std::int32_t id) {
   if (id < 0 || id >= vocab_size_) return false;
-  if (!allowed_.empty() && !get_bit(allowed_, id)) return false;
+  const bool forced = must_end_thought();
+  if (forced && id != budget_->end_id) return false;
+  if (!forced && !allowed_.empty() && !get_bit(allowed_, id)) return false;
   if (grammar_started()) {
     if (!matcher_->accept(id)) return false;
   } else if (matcher_ && id == structured_.start_token_id) {
     started_at_ = std::ssize(output_) + 1;
   }
   output_.push_back(id);
+  if (budget_) follow_thought(id);
+  if (matcher_) look_for_end();
   return true;
+}
+
+// A function of the tokens so far, whichever of them were asked for a mask.
+void TokenConstraint::look_for_end() {
+  const std::int64_t left = max_tokens_ - std::ssize(output_);
+  const bool first = ways_.empty() && left <= kClosingWindow;
+  if (looking_ || left > kClosingWindow || (!first && left % kClosingStep != 0)) return;
+  const std::vector<std::int32_t> way = way_to_end(left);
+  ways_.push_back({.at = std::ssize(output_), .length = way.empty() ? left : std::ssize(way)});
+}
+
+void TokenConstraint::follow_thought(std::int32_t id) {
+  std::int64_t count = thought_.back();
+  if (count < 0)
+    count = id == budget_->begin_id ? 0 : -1;
+  else
+    count = id == budget_->end_id ? -1 : count + 1;
+  thought_.push_back(count);
+}
+
+bool TokenConstraint::must_end_thought() const {
+  return budget_ && thought_.back() >= budget_->num_tokens;
 }
 
 void TokenConstraint::undo() {
@@ -75,13 +108,15 @@ void TokenConstraint::undo() {
     else
       started_at_ = -1;
   }
+  if (!looking_ && !ways_.empty() && ways_.back().at == std::ssize(output_)) ways_.pop_back();
   output_.pop_back();
+  if (budget_) thought_.pop_back();
 }
 
 void TokenConstraint::fill(std::span<std::int32_t> mask) {
   fill_open(mask);
   const std::int64_t left = max_tokens_ - std::ssize(output_);
-  if (!matcher_ || left > kClosingWindow) return;
+  if (!matcher_ || left > kClosingWindow || left > ways_.back().length + kClosingRoom) return;
   const std::int64_t margin = std::min(kClosingMargin, max_tokens_ / 8);
   const std::vector<std::int32_t> way = way_to_end(left);
   if (way.empty() || left > std::ssize(way) + margin) return;
@@ -92,6 +127,7 @@ void TokenConstraint::fill(std::span<std::int32_t> mask) {
 std::vector<std::int32_t> TokenConstraint::way_to_end(std::int64_t most) {
   std::vector<std::int32_t> way;
   std::vector<std::int32_t> mask(mask_words(vocab_size_));
+  looking_ = true;
   bool ended = false;
   while (!ended && std::ssize(way) < most) {
     fill_open(mask);
@@ -102,12 +138,17 @@ std::vector<std::int32_t> TokenConstraint::way_to_end(std::int64_t most) {
     ended = std::find(stop_ids_.begin(), stop_ids_.end(), id) != stop_ids_.end();
   }
   for (std::size_t i = 0; i < way.size(); ++i) undo();
+  looking_ = false;
   if (!ended) way.clear();
   return way;
 }
 
 void TokenConstraint::fill_open(std::span<std::int32_t> mask) {
   COPPICE_CHECK_EQ(mask.size(), mask_words(vocab_size_));
+  if (must_end_thought()) {
+    std::fill(mask.begin(), mask.end(), 0);
+    return set_bit(mask, budget_->end_id, true);
+  }
   if (grammar_started())
     matcher_->fill(mask);
   else

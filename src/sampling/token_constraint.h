@@ -1,6 +1,6 @@
 // What one sequence may emit next, beyond what the device decides by itself: its grammar, its
-// allowed_token_ids, its bad_words. Answers for every node of a draft tree along the node's own
-// path. Host only; not thread-safe.
+// allowed_token_ids, its bad_words, the budget of its thoughts. Answers for every node of a draft
+// tree along the node's own path. Host only; not thread-safe.
 #pragma once
 
 #include <memory>
@@ -44,6 +44,9 @@ class TokenConstraint {
 
  private:
   void fill_open(std::span<std::int32_t> mask);
+  bool must_end_thought() const;
+  void follow_thought(std::int32_t id);
+  void look_for_end();
   void fill_before_grammar(std::span<std::int32_t> mask) const;
   void ban_bad_words(std::span<std::int32_t> mask) const;
   void ban_stop_ids(std::span<std::int32_t> mask) const;
@@ -58,6 +61,15 @@ class TokenConstraint {
   std::int64_t max_tokens_;
   std::int64_t vocab_size_;
   std::vector<std::int32_t> output_;
+  // Lengths of the way to the end, where they were looked for: near max_tokens, oldest first.
+  struct Way {
+    std::int64_t at = 0, length = 0;
+  };
+  std::vector<Way> ways_;
+  bool looking_ = false;
+  std::optional<ThinkingBudget> budget_;
+  std::vector<std::int64_t> thought_;  // with a budget: tokens of the open thought (-1: none)
+                                       // before the first output token and after each
 };
 
 // Masks of a whole tree: row i of `masks` (row-major, mask_words(vocab_size) each) is node i's,

@@ -305,7 +305,7 @@ static StructuredOutput structured_output(const ChatPrompt& prompt, const Served
   StructuredOutput structured;
   if (!prompt.grammar || !prompt.output.in_reasoning) return structured;
   structured.start_token_id = model.tokenizer.added_token_id("</think>");
-  for (const char* mark : {"<|tool_calls_section_begin|>", "<|tool_call_begin|>"})
+  for (const char* mark : {"<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<tool_call>"})
     if (const auto id = model.tokenizer.added_token_id(mark))
       structured.banned_before_start.push_back(*id);
   return structured;
@@ -322,6 +322,7 @@ std::vector<GenerationChoice> chat_choices(const PreparedChat& prepared, const S
                             .text = text_options(common),
                             .grammar = prepared.prompt.grammar};
     choice.request.sampling.structured = structured_output(prepared.prompt, model);
+    settle_thinking(prepared.prompt.token_ids, choice.request.sampling);
     choice.request.sampling.choice_index = i;
     choice.request.sampling.stop.clear();
     choices.push_back(std::move(choice));

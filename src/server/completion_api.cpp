@@ -292,6 +292,7 @@ void completions(const ApiContext& context, const HttpRequest& request,
                                           .cache_salt = common.cache_salt},
                               .text = text_options(common),
                               .grammar = common.grammar};
+      settle_thinking(parsed.prompts[p].token_ids, choice.request.sampling);
       choice.request.sampling.choice_index = i;
       choice.request.sampling.stop.clear();
       choices.push_back(std::move(choice));

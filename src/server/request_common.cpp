@@ -21,9 +21,8 @@ bool is_set(const JsonField& body, std::string_view key) {
 
 // Fields that would change the output and that are not here yet.
 void refuse_unsupported(const JsonField& body) {
-  constexpr std::array kNotHere = {
-      "stop_regex",         "logits_processors", "thinking_token_budget",
-      "kv_transfer_params", "lora_request",      "custom_logit_processor"};
+  constexpr std::array kNotHere = {"stop_regex", "logits_processors", "kv_transfer_params",
+                                   "lora_request", "custom_logit_processor"};
   for (const char* key : kNotHere)
     if (is_set(body, key))
       throw ApiError(501, std::string(key) + " is not supported by this server", key);
@@ -86,6 +85,23 @@ std::vector<std::vector<std::int32_t>> parse_bad_words(const JsonField& body,
   return ids;
 }
 
+// vLLM's field, or Anthropic's within `thinking`; -1: no limit.
+std::optional<ThinkingBudget> parse_thinking_budget(const JsonField& body,
+                                                    const ServedModel& model) {
+  auto field = body.find("thinking_token_budget");
+  if (!field)
+    if (const auto thinking = body.find("thinking"); thinking && thinking->value().is_object())
+      field = thinking->find("budget_tokens");
+  if (!field) return std::nullopt;
+  const auto count = field->as<std::int64_t>();
+  if (count == -1) return std::nullopt;
+  if (count < 0) field->fail("must be -1 (no limit) or at least 0");
+  const auto end = model.tokenizer.added_token_id("</think>");
+  if (!end) field->fail("the model's tokenizer has no </think>");
+  return ThinkingBudget{
+      .num_tokens = count, .begin_id = model.tokenizer.added_token_id("<think>"), .end_id = *end};
+}
+
 void parse_sampling(const JsonField& body, const ServedModel& model, SamplingParams& sampling) {
   sampling = model.defaults;
   sampling.temperature = body.get<double>("temperature", sampling.temperature);
@@ -106,6 +122,7 @@ void parse_sampling(const JsonField& body, const ServedModel& model, SamplingPar
     if (sampling.allowed_token_ids.empty()) allowed->fail("is empty: must hold at least one id");
   }
   sampling.bad_words_token_ids = parse_bad_words(body, model.tokenizer);
+  sampling.thinking_budget = parse_thinking_budget(body, model);
 }
 
 std::string random_id() {
@@ -176,6 +193,19 @@ CommonRequest parse_common(const JsonField& body, const ServedModel& model) {
   if (request.id.empty()) request.id = body.get("rid", "");
   if (request.id.empty()) request.id = random_id();
   return request;
+}
+
+void settle_thinking(std::span<const std::int32_t> prompt, SamplingParams& sampling) {
+  if (!sampling.thinking_budget) return;
+  ThinkingBudget& budget = *sampling.thinking_budget;
+  budget.open.reset();
+  for (std::int64_t i = std::ssize(prompt) - 1; i >= 0; --i) {
+    const std::int32_t id = prompt[static_cast<std::size_t>(i)];
+    if (id == budget.end_id) return;
+    if (id != budget.begin_id) continue;
+    budget.open = std::ssize(prompt) - 1 - i;
+    return;
+  }
 }
 
 void settle_length(CommonRequest& request, std::vector<std::int32_t>& prompt,

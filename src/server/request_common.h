@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,9 @@ CommonRequest parse_common(const JsonField& body, const ServedModel& model);
 void settle_length(CommonRequest& request, std::vector<std::int32_t>& prompt,
                    std::optional<std::int64_t> otherwise, const ServedModel& model,
                    const std::string& field);
+
+// Tells a thinking budget what of a thought the prompt has begun.
+void settle_thinking(std::span<const std::int32_t> prompt, SamplingParams& sampling);
 
 OutputTextOptions text_options(const CommonRequest& request);
 

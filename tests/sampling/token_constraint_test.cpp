@@ -192,5 +192,73 @@ TEST(TokenConstraintTest, OutputIsLedToItsEndBeforeMaxTokens) {
   EXPECT_EQ(output.size() % 3, 1u);
 }
 
+constexpr std::int32_t kThinkBegin = 66;
+
+SamplingParams with_budget(std::int64_t num_tokens, std::optional<std::int64_t> open) {
+  SamplingParams params;
+  params.max_tokens = 1000;
+  params.thinking_budget = ThinkingBudget{
+      .num_tokens = num_tokens, .begin_id = kThinkBegin, .end_id = kThinkEnd, .open = open};
+  return params;
+}
+
+TEST(TokenConstraintTest, ASpentThinkingBudgetLeavesOnlyTheEnd) {
+  const auto make = [](const SamplingParams& params) {
+    return TokenConstraint::make(params, kStops, kVocab);
+  };
+  const auto constraint = make(with_budget(2, 0));
+  ASSERT_NE(constraint, nullptr);
+  EXPECT_EQ(next(*constraint).size(), static_cast<std::size_t>(kVocab));
+  ASSERT_TRUE(constraint->accept(5));
+  EXPECT_EQ(next(*constraint).size(), static_cast<std::size_t>(kVocab));
+  ASSERT_TRUE(constraint->accept(6));
+  EXPECT_EQ(next(*constraint), std::set<std::int32_t>{kThinkEnd});
+  EXPECT_FALSE(constraint->accept(7)) << "over budget";
+  constraint->undo();
+  EXPECT_EQ(next(*constraint).size(), static_cast<std::size_t>(kVocab)) << "one is left again";
+  ASSERT_TRUE(constraint->accept(6));
+  ASSERT_TRUE(constraint->accept(kThinkEnd));
+  for (const std::int32_t id : {7, 8, 9, 10}) ASSERT_TRUE(constraint->accept(id));
+  EXPECT_EQ(next(*constraint).size(), static_cast<std::size_t>(kVocab)) << "the answer is free";
+  // A further thought has a budget of its own.
+  for (const std::int32_t id : {kThinkBegin, 1, 2}) ASSERT_TRUE(constraint->accept(id));
+  EXPECT_EQ(next(*constraint), std::set<std::int32_t>{kThinkEnd});
+
+  EXPECT_EQ(next(*make(with_budget(0, 0))), std::set<std::int32_t>{kThinkEnd});
+  EXPECT_EQ(next(*make(with_budget(5, 7))), std::set<std::int32_t>{kThinkEnd})
+      << "what the prompt has of the thought counts";
+  EXPECT_EQ(next(*make(with_budget(0, std::nullopt))).size(), static_cast<std::size_t>(kVocab));
+  // Whatever else binds the output: the end of the thought comes, then the grammar.
+  SamplingParams both = with_budget(1, 0);
+  both.structured = with_grammar(true).structured;
+  both.allowed_token_ids = {1, 2, 3, kEos};
+  const auto bound = make(both);
+  ASSERT_TRUE(bound->accept(3));
+  EXPECT_EQ(next(*bound), std::set<std::int32_t>{kThinkEnd});
+  ASSERT_TRUE(bound->accept(kThinkEnd));
+  EXPECT_EQ(next(*bound), std::set<std::int32_t>{1});
+}
+
+// A path that spends the budget ends in the forced id; its sibling still thinks.
+TEST(TokenConstraintTest, ABudgetIsCountedAlongEachPath) {
+  const auto constraint = TokenConstraint::make(with_budget(3, 1), kStops, kVocab);
+  ASSERT_TRUE(constraint->accept(4));  // the root: two of three
+  const std::vector<std::int32_t> tokens = {4, 5, kThinkEnd, 6, kThinkEnd, 7};
+  const std::vector<std::int32_t> parents = {-1, 0, 0, 1, 1, 2};
+  const std::size_t words = mask_words(kVocab);
+  std::vector<std::int32_t> masks(tokens.size() * words);
+  fill_tree(*constraint, tokens, parents, masks);
+  const auto row = [&](std::size_t i) {
+    return bits(std::span(masks).subspan(i * words, words)).size();
+  };
+  EXPECT_EQ(row(0), static_cast<std::size_t>(kVocab));
+  EXPECT_EQ(row(1), 1u) << "three of three: only the end";
+  EXPECT_EQ(row(2), static_cast<std::size_t>(kVocab)) << "the thought is over";
+  EXPECT_EQ(row(3), 0u) << "a node over the budget cannot come";
+  EXPECT_EQ(row(4), static_cast<std::size_t>(kVocab));
+  EXPECT_EQ(row(5), static_cast<std::size_t>(kVocab));
+  EXPECT_EQ(next(*constraint).size(), static_cast<std::size_t>(kVocab)) << "nothing was kept";
+}
+
 }  // namespace
 }  // namespace coppice

@@ -143,6 +143,51 @@ TEST_F(StructuredOutputTest, StrictToolsBindCallsThatTheModelChooses) {
       << subset.body;
 }
 
+// A model that was not trained on a format still writes it under the grammar, with any trees, and
+// streamed or not it reads the same.
+TEST_F(StructuredOutputTest, OtherToolFormatsCanBeForced) {
+  need_grammars();
+  if (IsSkipped()) return;
+  for (const char* parser : {"hermes", "llama3_json"}) {
+    ServerOptions options = testing::tiny_options();
+    options.model.tool_call_parser = parser;
+    const auto server = testing::start_tiny(options);
+    for (const std::string mode : {R"("temperature":0)", R"("temperature":1,"seed":5)"}) {
+      const std::string body =
+          R"({"messages":[{"role":"user","content":"What is the weather in Oslo?"}],)" +
+          tools(true) +
+          R"(,"thinking":false,"max_tokens":300,"parallel_tool_calls":false,"tool_choice":"required",)" +
+          mode;
+      const auto post_to = [&](const std::string& more) {
+        return ask(server->port(), "POST", "/v1/chat/completions", body + more + "}");
+      };
+      const Json tree = post_to("").json();
+      const Json& message = dig(tree, "choices", 0, "message");
+      EXPECT_EQ(message, dig(post_to(R"(,"ddtree_budget":0)").json(), "choices", 0, "message"));
+      ASSERT_EQ(dig(message, "tool_calls").size(), 1u) << write_json(tree);
+      EXPECT_TRUE(dig(message, "content").is_null()) << write_json(message);
+      EXPECT_EQ(text_at(dig(tree, "choices", 0, "finish_reason")), "tool_calls");
+      const std::string name = text_at(dig(message, "tool_calls", 0, "function", "name"));
+      const std::string arguments = text_at(dig(message, "tool_calls", 0, "function", "arguments"));
+      EXPECT_TRUE(name == "get_weather" || name == "other") << name;
+      EXPECT_TRUE(parse_json(arguments, "arguments").is_object()) << arguments;
+      std::string streamed_name, streamed_arguments;
+      for (const Json& event : post_to(R"(,"stream":true)").events()) {
+        const Json* calls = dig(event, "choices", 0, "delta").find("tool_calls");
+        if (calls == nullptr) continue;
+        for (const Json& call : calls->as_array()) {
+          const Json* function = call.find("function");
+          if (const Json* text = function->find("name")) streamed_name += text->as_string();
+          if (const Json* text = function->find("arguments"))
+            streamed_arguments += text->as_string();
+        }
+      }
+      EXPECT_EQ(streamed_name, name);
+      EXPECT_EQ(streamed_arguments, arguments);
+    }
+  }
+}
+
 TEST_F(StructuredOutputTest, WhatCannotBeUsedIsRefusedByName) {
   need_grammars();
   if (IsSkipped()) return;
@@ -187,6 +232,54 @@ TEST_F(StructuredOutputTest, WhatCannotBeUsedIsRefusedByName) {
   }
   EXPECT_EQ(complete(R"("max_tokens":2)").status, 200);
   EXPECT_TRUE(testing::eventually([] { return server_->status().in_flight == 0; }));
+}
+
+// vLLM's thinking_token_budget, Anthropic's budget_tokens: the thought is a beginning of the free
+// one, then the answer comes; trees change nothing.
+TEST_F(StructuredOutputTest, ThinkingBudget) {
+  const auto reasoning_tokens = [](const Json& json) {
+    return dig(json, "usage", "completion_tokens_details", "reasoning_tokens").as_int();
+  };
+  const std::string common = R"("temperature":0,"max_tokens":200)";
+  const Json open = chat(common).json();
+  const std::string thought = text_at(dig(open, "choices", 0, "message", "reasoning"));
+  const std::int64_t free = reasoning_tokens(open);
+  ASSERT_GT(free, 8) << "the model thinks";
+  for (const std::int64_t budget : {0, 1, 4, 7}) {
+    for (const char* mode : {R"("temperature":0)", R"("temperature":1,"seed":5)"}) {
+      const std::string fields = std::string(mode) +
+                                 R"(,"max_tokens":200,"thinking_token_budget":)" +
+                                 std::to_string(budget);
+      const Json tree = chat(fields).json();
+      const Json& message = dig(tree, "choices", 0, "message");
+      EXPECT_EQ(message,
+                dig(chat(fields + R"(,"ddtree_budget":0)").json(), "choices", 0, "message"));
+      EXPECT_LE(reasoning_tokens(tree), budget + 8) << "more than the step that ends the thought";
+      EXPECT_NE(text_at(dig(message, "content")), "") << "an answer comes behind " << budget;
+      if (std::string(mode).find(":0") == std::string::npos) continue;
+      const Json* cut = message.find("reasoning");
+      if (budget == 0) {
+        EXPECT_EQ(cut, nullptr);
+      } else {
+        ASSERT_NE(cut, nullptr);
+        EXPECT_TRUE(thought.starts_with(cut->as_string())) << cut->as_string();
+        EXPECT_LT(cut->as_string().size(), thought.size());
+      }
+    }
+  }
+  // Enough, or none: as without.
+  for (const char* budget : {"1000", "-1"}) {
+    const Json same = chat(common + R"(,"thinking_token_budget":)" + budget).json();
+    EXPECT_EQ(dig(same, "choices", 0, "message"), dig(open, "choices", 0, "message"));
+  }
+  EXPECT_EQ(chat(common + R"(,"thinking_token_budget":-2)").status, 400);
+  const Answer anthropic =
+      post("/v1/messages",
+           R"({"max_tokens":200,"temperature":0,"thinking":{"type":"enabled","budget_tokens":4},)"
+           R"("messages":[{"role":"user","content":"What is the weather in Oslo?"}]})");
+  const std::string short_thought = text_at(dig(anthropic.json(), "content", 0, "thinking"));
+  EXPECT_TRUE(thought.starts_with(short_thought) && short_thought.size() < thought.size())
+      << anthropic.body;
 }
 
 TEST_F(StructuredOutputTest, BadWordsAndAllowedIds) {
