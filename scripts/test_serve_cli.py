@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
@@ -44,7 +45,8 @@ class Serve:
     def __init__(self, binary, *flags, environment=None, max_model_len=1024):
         self.port = free_port()
         self.process = subprocess.Popen(
-            [binary, "serve", *flags, "--port", str(self.port), "--max-model-len", str(max_model_len)],
+            [binary, "serve", *flags, "--port", str(self.port),
+             *(["--max-model-len", str(max_model_len)] if max_model_len else [])],
             stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
         self.seen = set()
         deadline = time.time() + 60
@@ -97,6 +99,26 @@ def test_keys_and_environment(binary):
     check(code == 0 and "secret" not in log, "the key is not logged")
 
 
+def test_precedence(binary):
+    """Flags beat the environment, the environment beats the --config file."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
+        config.write("served-model-name: from-file\nmax-num-seqs: 3\nmax-model-len: 512\n")
+        config.flush()
+
+        def seen(*flags, **environment):
+            server = Serve(binary, str(MODEL), "--config", config.name, *flags, environment=environment, max_model_len=None)
+            model = json.loads(get(server.port, "/v1/models")[1])["data"][0]
+            seqs = json.loads(get(server.port, "/server_info")[1])["flags"]["max_num_seqs"]
+            server.stop()
+            return model["id"], seqs, model["max_model_len"]
+
+        check(seen() == ("from-file", 3, 512), "the file's flags")
+        check(seen(COPPICE_SERVED_MODEL_NAME="from-env", COPPICE_MAX_NUM_SEQS="5") == ("from-env", 5, 512),
+              "the environment beats the file, and only where it speaks")
+        check(seen("--served-model-name", "from-flag", "--max-num-seqs", "7", COPPICE_MAX_NUM_SEQS="5",
+                   COPPICE_MAX_MODEL_LEN="768") == ("from-flag", 7, 768), "flags beat both")
+
+
 def test_drain(binary):
     server = Serve(binary, str(MODEL), "--spec-model", str(DRAFTER), "--ddtree-budget", "8")
     answers = []
@@ -141,7 +163,7 @@ def main():
         print("models/tiny-k2 is absent")
         sys.exit(77)
     binary = sys.argv[1]
-    for test in (test_guide_lines, test_keys_and_environment, test_drain, test_mistakes):
+    for test in (test_guide_lines, test_keys_and_environment, test_precedence, test_drain, test_mistakes):
         test(binary)
 
 

@@ -29,13 +29,14 @@ std::unique_ptr<Engine> Engine::load(const EngineConfig& config, const LoadProgr
   // sequence.
   constexpr std::int64_t kMaxDraftBlock = 32;
   ModelOptions options;
-  options.max_rows = std::max({config.max_num_batched_tokens, config.max_verify_rows,
-                               config.max_num_seqs * kMaxDraftBlock});
+  options.max_rows =
+      std::max({config.max_num_batched_tokens, config.max_verify_rows, config.max_num_seqs});
   options.max_positions = config.max_model_len;
   options.max_batch = config.max_num_seqs;
   options.draft_window = config.speculative.draft_window_size;
   options.draft_attention_factor = config.speculative.draft_attention_factor;
   parts.model = load_model(*parts.backend, config.model, options, progress);
+  options.max_rows = std::max(options.max_rows, config.max_num_seqs * kMaxDraftBlock);
   if (!config.speculative_model.empty())
     parts.drafter_model = load_dflash_model(*parts.backend, config.speculative_model, *parts.model,
                                             options, progress);

@@ -165,6 +165,7 @@ bool EngineLoop::load(const Loader& loader, const OnLoaded& on_loaded) {
       progress_ = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 0;
       phase_ = done < total ? "loading weights" : "preparing caches and measuring costs";
     });
+    publish_metrics(true);
     if (on_loaded) on_loaded(engine_.get(), nullptr);
   } catch (const std::exception& error) {
     {
@@ -175,7 +176,6 @@ bool EngineLoop::load(const Loader& loader, const OnLoaded& on_loaded) {
     if (on_loaded) on_loaded(nullptr, &error);
     return false;
   }
-  publish_metrics(true);
   const std::lock_guard lock(mutex_);
   if (state_ == EngineState::kLoading) state_ = EngineState::kRunning;
   return true;

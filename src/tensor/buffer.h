@@ -17,7 +17,8 @@ class Buffer {
   // Takes ownership of `data`; `deleter` frees it.
   Buffer(void* data, std::size_t num_bytes, Device device, Deleter deleter);
 
-  // 64-byte aligned, zero-filled host memory (huge pages are advised from 4 MiB on).
+  // 64-byte aligned, zero-filled host memory (huge pages are advised from 4 MiB on; from
+  // 64 MiB on pages take memory when they are first touched).
   static Buffer host(std::size_t num_bytes);
 
   void* data() const { return data_.get(); }
