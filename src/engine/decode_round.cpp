@@ -7,7 +7,7 @@
 namespace coppice {
 namespace {
 
-enum GraphKind : std::int32_t { kRound = 1, kPropose = 3, kJudge = 4 };
+enum GraphKind : std::int32_t { kRound = 1, kPropose = 3, kJudge = 4, kForward = 5 };
 
 std::int32_t narrow(std::int64_t value) {
   return static_cast<std::int32_t>(value);
@@ -31,16 +31,19 @@ std::int64_t DecodeRound::launch(const RoundShape& shape) {
     rows = rows_to_verify(shape);
   };
   const auto judge = [&] {
-    verify(shape, rows);
+    choose(shape, rows);
     commit(shape, rows);
   };
   if (shape.sample.masked) {
     run(kPropose, shape, propose);
-    mask(shape, rows);
+    const std::int64_t proposed = parts_.buffers.start_results(false);
+    run(kForward, shape, [&] { forward(shape, rows); });
+    mask(shape, rows, proposed);
     run(kJudge, shape, judge);
   } else {
     run(kRound, shape, [&] {
       propose();
+      forward(shape, rows);
       judge();
     });
   }
@@ -61,10 +64,9 @@ void DecodeRound::run(std::int32_t kind, const RoundShape& shape,
                              body);
 }
 
-// Between the two graphs: the host sees the trees and says what each node may choose.
-void DecodeRound::mask(const RoundShape& shape, std::int64_t rows) {
-  RoundBuffers& b = parts_.buffers;
-  const RoundResults& trees = b.finish_results(b.start_results(false));
+// While a GPU computes the rows the host, which has seen the trees, says what each node may choose.
+void DecodeRound::mask(const RoundShape& shape, std::int64_t rows, std::int64_t proposed) {
+  const RoundResults& trees = parts_.buffers.finish_results(proposed);
   const Tensor allowed = parts_.verifier.outputs(rows, rows).allowed;
   host_masks_.assign(static_cast<std::size_t>(rows * allowed.shape(1)), -1);
   shape.fill_masks(trees, host_masks_);
@@ -103,7 +105,7 @@ void DecodeRound::cut_and_compile(const RoundShape& shape) {
   finish(Verb::kCutAndCompile);
 }
 
-void DecodeRound::verify(const RoundShape& shape, std::int64_t rows) {
+void DecodeRound::forward(const RoundShape& shape, std::int64_t rows) {
   RoundBuffers& b = parts_.buffers;
   const Verifier::Choices out = parts_.verifier.outputs(rows, rows);
   const ForwardBatch batch = {.token_ids = b.token_ids.rows(0, rows),
@@ -118,6 +120,11 @@ void DecodeRound::verify(const RoundShape& shape, std::int64_t rows) {
                                             .provenance = Provenance::kDecided},
                               .output_rows = {}};
   parts_.verifier.forward(batch, out);
+}
+
+void DecodeRound::choose(const RoundShape& shape, std::int64_t rows) {
+  RoundBuffers& b = parts_.buffers;
+  const Verifier::Choices out = parts_.verifier.outputs(rows, rows);
   parts_.verifier.sample(out, b.positions.rows(0, rows), b.seq_of_row.rows(0, rows),
                          b.node_of_row.rows(0, rows), trees(shape.batch),
                          parts_.sampling.view(shape.batch), shape.sample);

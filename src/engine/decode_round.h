@@ -52,8 +52,9 @@ class DecodeRound {
   explicit DecodeRound(const RoundParts& parts) : parts_(parts) {}
 
   // Enqueues the five verbs, one graph, and the copy of what they found. Returns the step, whose
-  // results RoundBuffers has. With masks it is two graphs, and the host fills the masks in between:
-  // then no other round may be in flight.
+  // results RoundBuffers has. With masks it is three graphs (up to the trees, the forward pass, the
+  // choices and the rest), and the host fills the masks while the second runs: then no other round
+  // may be in flight.
   std::int64_t launch(const RoundShape& shape);
   // The last two verbs' tail, for prefill steps too: emit the choices of `out`, whose rows lie at
   // `slots`, move keys, keep features.
@@ -66,11 +67,12 @@ class DecodeRound {
 
  private:
   void run(std::int32_t kind, const RoundShape& shape, const std::function<void()>& body);
-  void mask(const RoundShape& shape, std::int64_t rows);
+  void mask(const RoundShape& shape, std::int64_t rows, std::int64_t proposed);
   void draft(const RoundShape& shape);
   void build_trees(const RoundShape& shape);
   void cut_and_compile(const RoundShape& shape);
-  void verify(const RoundShape& shape, std::int64_t rows);
+  void forward(const RoundShape& shape, std::int64_t rows);
+  void choose(const RoundShape& shape, std::int64_t rows);
   void commit(const RoundShape& shape, std::int64_t rows);
 
   DraftBatch draft_batch(std::int64_t batch) const;

@@ -6,6 +6,7 @@
 #include <deque>
 #include <vector>
 
+#include "base/thread_pool.h"
 #include "engine/engine.h"
 #include "engine/model_runner.h"
 #include "engine/request_limits.h"
@@ -137,6 +138,7 @@ class Engine::Impl {
   Scheduler scheduler_;
   std::unique_ptr<BudgetController> controller_;
   EngineMetrics metrics_;
+  std::unique_ptr<ThreadPool> mask_threads_;  // from the first round of several with masks
   RequestId next_id_ = 1;
   std::deque<Flight> flights_;  // oldest first
   bool last_was_round_ = false;

@@ -9,6 +9,7 @@
 namespace coppice {
 namespace {
 
+constexpr int kMaxMaskThreads = 8;
 constexpr std::int64_t kDefaultRoundsAhead = 1;  // hides the host's work behind the round
 
 }  // namespace
@@ -131,7 +132,10 @@ void Engine::Impl::launch(const StepPlan& plan) {
   shape.cut_by_cost = budgets.cut_by_cost;
   shape.fill_masks = [&](const RoundResults& results, std::span<std::int32_t> masks) {
     const std::int64_t begin = clock_.now_ns();
-    fill_round_masks(plan, results, masks, mask_words(model_config().vocab_size));
+    if (!mask_threads_ && std::ssize(plan.decoding) > 1)
+      mask_threads_ = std::make_unique<ThreadPool>(std::min(kMaxMaskThreads, available_cpus()));
+    fill_round_masks(plan, results, masks, mask_words(model_config().vocab_size),
+                     mask_threads_.get());
     metrics_.mask_ns += clock_.now_ns() - begin;
   };
   flight.round = runner_.launch(shape, budgets, *controller_);
