@@ -60,6 +60,24 @@ struct Server::Impl {
     return loop;
   }
 
+  ~Impl() {
+    stop_grammars();
+    loop.drain(std::chrono::milliseconds(0));  // while the port still takes answers
+    outputs.stop();
+    http.reset();
+    stop_grammars();  // a model may have come in meanwhile; now nobody asks it for more
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  void stop_grammars() {
+    GrammarService* service = nullptr;
+    {
+      const std::lock_guard lock(mutex);
+      service = grammars.get();
+    }
+    if (service != nullptr) service->stop();
+  }
   std::unique_ptr<Engine> load(const LoadProgress& progress);
   void loaded(const std::exception* error);
   void add_info_routes();
@@ -81,14 +99,16 @@ struct Server::Impl {
   std::condition_variable load_ended;
   bool has_loaded = false;
   std::exception_ptr load_error;
-  std::string fingerprint;  // written before the model is set
+  // Written by the engine's thread before the model is set, then only read.
+  std::string fingerprint;
+  std::unique_ptr<GrammarService> grammars;
 
+  // The loop's thread begins with its constructor: what it touches stands above.
   mutable OutputThread outputs;  // stopped before the loop goes
   mutable EngineLoop loop;
   LiveFeed live{loop, model};
   StatsLog stats;
-  std::unique_ptr<GrammarService> grammars;  // written before the model is set
-  std::unique_ptr<HttpServer> http;          // goes first
+  std::unique_ptr<HttpServer> http;
 };
 
 std::unique_ptr<Engine> Server::Impl::load(const LoadProgress& progress) {
@@ -99,8 +119,11 @@ std::unique_ptr<Engine> Server::Impl::load(const LoadProgress& progress) {
   });
   served->take_limits(*engine);
   if (auto compiler = make_grammar_compiler(served->tokenizer, served->vocab_size,
-                                            engine->model_config().eos_token_ids))
-    grammars = std::make_unique<GrammarService>(std::move(compiler), GrammarServiceOptions{});
+                                            engine->model_config().eos_token_ids)) {
+    auto service = std::make_unique<GrammarService>(std::move(compiler), GrammarServiceOptions{});
+    const std::lock_guard lock(mutex);
+    grammars = std::move(service);
+  }
   fingerprint = "coppice-" + options.version + "-tp1-" + short_hash(served->description);
   model.set(std::move(served));
   return engine;
@@ -271,11 +294,7 @@ void Server::Impl::add_missing_routes() {
 }
 
 Server::Server(ServerOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
-Server::~Server() {
-  if (impl_->grammars) impl_->grammars->stop();
-  impl_->loop.drain(std::chrono::milliseconds(0));  // while the port still takes answers
-  impl_->outputs.stop();
-}
+Server::~Server() = default;
 
 std::uint16_t Server::port() const {
   return impl_->http->port();

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
 
 #include "tests/server/support/api_client.h"
@@ -138,6 +139,19 @@ TEST_F(ServerTest, InformationAndKeys) {
         "position=\"0\"}",
         "coppice:round_verb_seconds_total{model_name=\"first\",engine=\"0\",verb=\"verify\"}"})
     EXPECT_NE(metrics.find(line), std::string::npos) << line << "\n" << metrics;
+}
+
+// At once, after the tokenizer, in the middle of the weights, and just when all is there.
+TEST_F(ServerTest, MayGoWhileItStillLoads) {
+  for (const std::int64_t progress_calls : {0, 1, 5, 1'000'000}) {
+    std::atomic<std::int64_t> calls{0};
+    ServerOptions options = testing::tiny_options();
+    options.on_progress = [&](std::int64_t, std::int64_t) { ++calls; };
+    Server server(options);
+    EXPECT_TRUE(eventually([&] {
+      return calls >= progress_calls || server.wait_until_loaded(std::chrono::seconds(0));
+    }));
+  }
 }
 
 TEST(ServerLoadTest, SaysWhyTheModelCannotBeLoaded) {
