@@ -49,6 +49,8 @@ std::string check_row_independence(const OpCase& op_case, Backend& backend,
 
 // Row counts of the sweep.
 std::vector<std::int64_t> sweep_sizes();
+// Of the CPU backends that must agree.
+std::vector<int> thread_counts();
 // Row ids 0 .. count - 1, every fifth row of padding when `padded`.
 std::vector<std::int64_t> row_ids(std::int64_t count, bool padded);
 

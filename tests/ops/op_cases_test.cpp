@@ -87,8 +87,7 @@ TEST_P(OpCasesTest, RowsDoNotDependOnOtherRowsOrThreads) {
   const std::int64_t largest = sweep_sizes().back();
   const auto one_thread = make_backend({.device = GetParam(), .num_threads = 1});
   std::vector<std::unique_ptr<Backend>> backends;
-  const std::vector<int> counts =
-      GetParam() == "cuda" ? std::vector<int>{1} : std::vector<int>{1, 2, 3, 7};
+  const std::vector<int> counts = GetParam() == "cuda" ? std::vector<int>{1} : thread_counts();
   for (const int threads : counts)
     backends.push_back(make_backend({.device = GetParam(), .num_threads = threads}));
   for (const OpCase& op_case : chosen_cases()) {
