@@ -41,7 +41,7 @@ void append_string(std::string& out, std::string_view text, bool ensure_ascii) {
       out += '\\';
       out += static_cast<char>(code);
     } else if (code < 0x20) {
-      constexpr std::string_view kNamed = "btn\0fr";  // \b is 8; 11 has no name
+      constexpr char kNamed[] = "btn\0fr";  // \b is 8; 11 has no name
       const char named = code >= 8 && code <= 13 ? kNamed[code - 8] : '\0';
       if (named == '\0') {
         append_escape(out, code);
