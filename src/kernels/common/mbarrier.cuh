@@ -28,6 +28,17 @@ __device__ inline void mbarrier_arrive(uint64_t* barrier) {
                : "memory");
 }
 
+// Arrives once the loads of shared memory behind `seen` have returned: whenever an arrival lets
+// someone overwrite what this thread has just read. A plain arrival does not wait for them. They
+// may stand in a queue behind stores to global memory that are held up while the arrival overtakes
+// them, and then they read what comes next. For one-dimensional blocks: their threadIdx.y is a zero
+// that the compiler does not know.
+__device__ inline void mbarrier_arrive_after(uint64_t* barrier, uint32_t seen) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier) +
+                                                                (seen & threadIdx.y))
+               : "memory");
+}
+
 // Arrives and announces how many bytes the copy engine will still deliver in this phase.
 __device__ inline void mbarrier_arrive_expect(uint64_t* barrier, uint32_t bytes) {
   asm volatile(

@@ -125,7 +125,7 @@ __device__ inline MoeClaim take_claim(const MoeShared& shared, RingIndex& at,
   mbarrier_wait(&shared.claims_full[at.index], at.parity);
   const int claim = shared.claims[at.index];
   __syncwarp();
-  if (threadIdx.x % 32 == 0) mbarrier_arrive(&shared.claims_empty[at.index]);
+  if (threadIdx.x % 32 == 0) mbarrier_arrive_after(&shared.claims_empty[at.index], claim);
   at.advance(kMoeClaims);
   return decode_claim(schedule, claim);
 }
@@ -316,7 +316,9 @@ __device__ void finish_unit(const MoeExpertsKernelParams& p, const MoeShared& sh
         total.w = __fadd_rn(total.w, part.w);
       }
       __syncwarp();
-      if (lane == 0) mbarrier_arrive(&shared.sums_empty[at.index]);
+      if (lane == 0) {
+        mbarrier_arrive_after(&shared.sums_empty[at.index], __float_as_uint(total.x));
+      }
       at.advance(kMoeSumBuffers);
       Write::write(p, Write::locate(p, shared.list, unit, n), block * 2 + half, total);
     }
@@ -392,10 +394,10 @@ __device__ void multiply_unit(const MoeExpertsKernelParams& p, const MoeShared& 
       const int slot = state.ring.index, offset = slot * p.config.stage_bytes;
       mbarrier_wait(&shared.weights_full[slot], state.ring.parity);
       mbarrier_wait(&shared.inputs_full[slot], state.ring.parity);
-      multiply_stage<kTiles, kColumns, kSteps>(sum, cells + offset, inputs + offset, row,
-                                               step_input_bytes);
+      const uint32_t seen = multiply_stage<kTiles, kColumns, kSteps>(
+          sum, cells + offset, inputs + offset, row, step_input_bytes);
       __syncwarp();
-      if (lane == 0) mbarrier_arrive(&shared.empty[slot]);
+      if (lane == 0) mbarrier_arrive_after(&shared.empty[slot], seen);
       state.ring.advance(p.config.stages);
     }
     const int tiles = min(kTiles, shape.blocks - item * kTiles);

@@ -57,11 +57,13 @@ __device__ inline void multiply_group(float4 (&sum)[2][kColumns], const uint4& w
 // This warp's cells of one ring stage: kSteps steps of kTiles blocks of outputs. `cells` points at
 // its cell of step 0, `inputs` at lane q's bytes of the first token in step 0, `row[n]` is the
 // offset of the token in column 8 n + g.
+// Returns a word that depends on every load of the stage: for mbarrier_arrive_after.
 template <int kTiles, int kColumns, int kSteps>
-__device__ inline void multiply_stage(float4 (&sum)[kTiles][2][kColumns], const uint8_t* cells,
-                                      const uint8_t* inputs, const int (&row)[kColumns],
-                                      int step_input_bytes) {
+__device__ inline uint32_t multiply_stage(float4 (&sum)[kTiles][2][kColumns], const uint8_t* cells,
+                                          const uint8_t* inputs, const int (&row)[kColumns],
+                                          int step_input_bytes) {
   const int lane = threadIdx.x % 32;
+  uint32_t seen = 0;
 #pragma unroll
   for (int i = 0; i < kSteps; ++i) {
 #pragma unroll
@@ -70,6 +72,7 @@ __device__ inline void multiply_stage(float4 (&sum)[kTiles][2][kColumns], const 
 #pragma unroll
       for (int n = 0; n < kColumns; ++n) {
         x[n] = *reinterpret_cast<const uint4*>(inputs + row[n] + i * step_input_bytes + group * 64);
+        seen |= x[n].x;
       }
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
@@ -77,10 +80,12 @@ __device__ inline void multiply_stage(float4 (&sum)[kTiles][2][kColumns], const 
         const uint4 words = *reinterpret_cast<const uint4*>(cell + group * 512 + lane * 16);
         const uint2 scales =
             *reinterpret_cast<const uint2*>(cell + 1024 + lane / 4 * 16 + group * 8);
+        seen |= words.x | scales.x;
         multiply_group(sum[t], words, scales, x);
       }
     }
   }
+  return seen;
 }
 
 }  // namespace coppice::kernels

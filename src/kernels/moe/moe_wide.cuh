@@ -118,7 +118,7 @@ __device__ inline WideClaim take_wide_claim(const WideShared& shared, RingIndex&
   mbarrier_wait(&shared.claims_full[at.index], at.parity);
   const int claim = shared.claims[at.index];
   __syncwarp();
-  if (threadIdx.x % 32 == 0) mbarrier_arrive(&shared.claims_empty[at.index]);
+  if (threadIdx.x % 32 == 0) mbarrier_arrive_after(&shared.claims_empty[at.index], claim);
   at.advance(kWideClaims);
   return decode_wide_claim(schedule, claim);
 }
