@@ -11,10 +11,12 @@ namespace {
 // when it is taken: one token may open what takes several to close.
 constexpr std::int64_t kClosingWindow = 256;
 constexpr std::int64_t kClosingMargin = 32;
-// The way's length is known from every fourth token; where more than this is left beyond it, the
-// way from the tokens behind need not be looked for.
+// Where more than this is left beyond the way, as it was when it was last looked for, the tokens
+// behind are free. It is looked for again after a quarter of what is left beyond both, at least
+// four tokens; where there was none, after 32.
+constexpr std::int64_t kClosingRoom = 96;
 constexpr std::int64_t kClosingStep = 4;
-constexpr std::int64_t kClosingRoom = 128;
+constexpr std::int64_t kNoWayStep = 32;
 
 void set_bit(std::span<std::int32_t> mask, std::int64_t id, bool on) {
   const auto bit = static_cast<std::int32_t>(1u << (id % 32));
@@ -81,10 +83,13 @@ bool TokenConstraint::accept(std::int32_t id) {
 // A function of the tokens so far, whichever of them were asked for a mask.
 void TokenConstraint::look_for_end() {
   const std::int64_t left = max_tokens_ - std::ssize(output_);
-  const bool first = ways_.empty() && left <= kClosingWindow;
-  if (looking_ || left > kClosingWindow || (!first && left % kClosingStep != 0)) return;
+  if (looking_ || left > kClosingWindow || (!ways_.empty() && left > ways_.back().next_left))
+    return;
   const std::vector<std::int32_t> way = way_to_end(left);
-  ways_.push_back({.at = std::ssize(output_), .length = way.empty() ? left : std::ssize(way)});
+  const std::int64_t length = std::ssize(way);
+  const std::int64_t step =
+      way.empty() ? kNoWayStep : std::max(kClosingStep, (left - length - kClosingRoom) / 4);
+  ways_.push_back({.at = std::ssize(output_), .length = length, .next_left = left - step});
 }
 
 void TokenConstraint::follow_thought(std::int32_t id) {
@@ -116,7 +121,9 @@ void TokenConstraint::undo() {
 void TokenConstraint::fill(std::span<std::int32_t> mask) {
   fill_open(mask);
   const std::int64_t left = max_tokens_ - std::ssize(output_);
-  if (!matcher_ || left > kClosingWindow || left > ways_.back().length + kClosingRoom) return;
+  if (!matcher_ || left > kClosingWindow) return;
+  const Way& last = ways_.back();
+  if (last.length == 0 || left > last.length + kClosingRoom) return;
   const std::int64_t margin = std::min(kClosingMargin, max_tokens_ / 8);
   const std::vector<std::int32_t> way = way_to_end(left);
   if (way.empty() || left > std::ssize(way) + margin) return;

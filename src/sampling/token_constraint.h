@@ -63,7 +63,8 @@ class TokenConstraint {
   std::vector<std::int32_t> output_;
   // Lengths of the way to the end, where they were looked for: near max_tokens, oldest first.
   struct Way {
-    std::int64_t at = 0, length = 0;
+    std::int64_t at = 0, length = 0;  // output tokens then; 0: there was none
+    std::int64_t next_left = 0;       // with so many tokens left it is looked for again
   };
   std::vector<Way> ways_;
   bool looking_ = false;
