@@ -112,7 +112,7 @@ def main():
         skip("models/tiny-k2 is absent")
     sys.path.insert(0, str(ROOT / "scripts"))
     from test_serve_cli import DRAFTER, MODEL, Serve
-    count = int(sys.argv[2]) if len(sys.argv) > 2 else 24
+    count = int(sys.argv[2]) if len(sys.argv) > 2 else 4 if "COPPICE_SANITIZED" in os.environ else 24
     server = Serve(sys.argv[1], str(MODEL), "--spec-model", str(DRAFTER), "--ddtree-budget", "12", max_model_len=4096)
     url = f"http://127.0.0.1:{server.port}"
     try:

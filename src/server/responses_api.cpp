@@ -209,7 +209,8 @@ Json echoed_settings(const Json& body) {
                     {"tools", Json::array()},
                     {"top_p", Json()},
                     {"truncation", "disabled"}});
-  for (const auto& [key, value] : Json(echoed).as_object())
+  const Json defaults = echoed;
+  for (const auto& [key, value] : defaults.as_object())
     if (const Json* given = body.find(key); given != nullptr && !given->is_null() && key != "store")
       echoed[key] = *given;
   return echoed;

@@ -131,6 +131,21 @@ TEST_F(ChatApiTest, StreamedEqualsWhole) {
   }
 }
 
+TEST_F(ChatApiTest, ResponsesEchoTheirSettings) {
+  const Answer answer =
+      post("/v1/responses",
+           R"({"input":"Hi","max_output_tokens":2,"temperature":0,"instructions":"Be brief.",
+                           "metadata":{"a":"b"},"top_p":null,"store":true})");
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  const Json body = answer.json();
+  EXPECT_EQ(text_at(dig(body, "instructions")), "Be brief.");
+  EXPECT_EQ(dig(body, "max_output_tokens"), Json(2));
+  EXPECT_EQ(text_at(dig(body, "metadata", "a")), "b");
+  EXPECT_EQ(dig(body, "store"), Json(false)) << "nothing is stored";
+  EXPECT_TRUE(dig(body, "top_p").is_null());
+  EXPECT_EQ(text_at(dig(body, "truncation")), "disabled");
+}
+
 TEST_F(ChatApiTest, FirstChunkHasTheFirstToken) {
   const Answer answer = chat(user("What is 2 + 2?") + ",\"stream\":true");
   const std::vector<Json> events = answer.events();
