@@ -52,6 +52,10 @@ void print_usage(std::FILE* out) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // -tp N, as vLLM and SGLang users type it.
+  static std::array<char, 5> tensor_parallel{"--tp"};
+  for (int i = 1; i < argc; ++i)
+    if (std::string_view(argv[i]) == "-tp") argv[i] = tensor_parallel.data();
   const std::string_view name = argc > 1 ? argv[1] : "";
   if (name.empty() || name == "--help" || name == "-h" || name == "help") {
     print_usage(name.empty() ? stderr : stdout);

@@ -2,7 +2,6 @@
 #include "planner/plan.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -107,13 +106,8 @@ int run_plan(int argc, char** argv) {
   CLI::App app("Does a model fit a machine, how fast is it there, and what limits it.",
                "coppice plan");
   add_flags(app, flags);
-  // -tp N, as vLLM and SGLang users type it.
-  std::vector<std::string> arguments(argv + 1, argv + argc);
-  for (std::string& argument : arguments)
-    if (argument == "-tp") argument = "--tp";
-  std::reverse(arguments.begin(), arguments.end());
   try {
-    app.parse(arguments);
+    app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : exit_code(ErrorKind::kInvalidArgument);
   }

@@ -110,7 +110,8 @@ void ServeFlags::add_engine_flags(CLI::App& app) {
   app.add_option("--block-size", block_size, "64");
   app.add_option("--dtype", dtype, "auto or bfloat16");
   app.add_option("--quantization", quantization, "accepted; the files say it");
-  app.add_option("--tensor-parallel-size", tensor_parallel_size);
+  app.add_option("--tensor-parallel-size", engine.tensor_parallel_size,
+                 "GPUs, or parts of the CPU threads, that share the model");
   app.add_option("--pipeline-parallel-size", pipeline_parallel_size);
   app.add_option("--data-parallel-size", data_parallel_size);
   app.add_flag("--enforce-eager", engine.enforce_eager, "GPU: no captured rounds, to compare");
@@ -186,9 +187,8 @@ void ServeFlags::check_numbers() const {
   const auto one_only = [](const char* flag, std::int64_t value) {
     if (value > 1)
       log_warning(std::string(flag) + " " + std::to_string(value) +
-                  ": this build runs the model on one device");
+                  ": this build runs one copy of the model; -tp N splits it over GPUs");
   };
-  one_only("--tensor-parallel-size", tensor_parallel_size);
   one_only("--pipeline-parallel-size", pipeline_parallel_size);
   one_only("--data-parallel-size", data_parallel_size);
   if (block_size != 64) log_warning("--block-size: cache blocks hold 64 tokens");

@@ -20,7 +20,7 @@ struct ServeFlags {
   std::string kv_cache_dtype = "auto", dtype = "auto", quantization, log_level = "info",
               log_format = "text";
   std::int64_t block_size = 64;
-  std::int64_t tensor_parallel_size = 1, pipeline_parallel_size = 1, data_parallel_size = 1;
+  std::int64_t pipeline_parallel_size = 1, data_parallel_size = 1;
   double gpu_memory_utilization = 0;
   bool enable_auto_tool_choice = false, enable_log_requests = false, disable_log_stats = false;
   bool no_prefix_caching = false, drop_reasoning_content = false, quiet = false;

@@ -15,6 +15,8 @@ void SessionFlags::add_to(CLI::App& app) {
   speculative.add_to(app);
   app.add_option("--device", engine.device, "auto, cpu, cpu-reference, cuda or cuda:N");
   app.add_option("--threads", engine.num_threads, "CPU threads; 0: all that may be used");
+  app.add_option("--tp,--tensor-parallel-size", engine.tensor_parallel_size,
+                 "GPUs, or parts of the CPU threads, that share the model");
   app.add_option("--max-model-len,--context-length", engine.max_model_len,
                  "longest sequence; 0: the model's own");
   app.add_flag("--enforce-eager", engine.enforce_eager, "GPU: no captured rounds, to compare");

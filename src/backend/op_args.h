@@ -168,7 +168,14 @@ struct MoeBlockArgs {
 };
 
 struct AllReduceArgs {
-  Tensor x;  // [T, hidden_size] act: sum over ranks, in rank order, in place
+  Tensor x;  // [T, hidden_size] act: sum over ranks in fp32 and in rank order, in place; every rank
+             // gets the same bits
+};
+
+// Ranks hold equal runs of columns, in rank order: all of them, on every rank.
+struct AllGatherArgs {
+  Tensor x;    // [T, n] f32: this rank's
+  Tensor out;  // [T, num_ranks * n] f32
 };
 
 // out[i] = src[rows[i]]; a negative row leaves out[i] as it is.

@@ -35,23 +35,17 @@ void BatchBuilder::upload_int(const Tensor& tensor, std::int64_t i, std::int64_t
   backend_.upload(tensor.rows(i, 1), &narrow);
 }
 
-void BatchBuilder::upload_blocks(Sequence& sequence) {
+void BatchBuilder::upload_blocks(const Sequence& sequence) {
   const auto blocks = sequence.table.blocks();
   COPPICE_CHECK_LE(std::ssize(blocks), buffers_.block_tables.shape(1));
   const Tensor row(buffers_.block_tables.row<std::int32_t>(sequence.place), DType::kI32,
                    {std::ssize(blocks)}, buffers_.block_tables.device());
   backend_.upload(row, blocks.data());
-  sequence.num_uploaded_blocks = std::ssize(blocks);
 }
 
-void BatchBuilder::sync_place(Sequence& sequence) {
-  if (!sequence.place_changed) {
-    if (sequence.num_uploaded_blocks != std::ssize(sequence.table.blocks()))
-      upload_blocks(sequence);
-    return;
-  }
-  sequence.place_changed = false;
+void BatchBuilder::sync_place(const Sequence& sequence) {
   upload_blocks(sequence);
+  if (!sequence.place_changed) return;
   sampling_.set(sequence.place, sequence.request.sampling, sequence.seed, sequence.stop_ids,
                 sequence.tokens, sequence.prompt_len);
   if (sequence.state == SequenceState::kDecode)

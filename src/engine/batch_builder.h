@@ -17,8 +17,8 @@ class BatchBuilder {
       : backend_(backend), buffers_(buffers), sampling_(sampling) {}
 
   // Makes the device's place equal to the sequence: everything if its place is new, else the block
-  // table if it grew.
-  void sync_place(Sequence& sequence);
+  // table. The caller notes that it is done.
+  void sync_place(const Sequence& sequence);
   // Nothing decodes at a place.
   void clear_place(std::int64_t place);
   // The sequence decodes from its last token on, after a prefill that sampled nothing.
@@ -37,7 +37,7 @@ class BatchBuilder {
 
  private:
   void upload_int(const Tensor& tensor, std::int64_t i, std::int64_t value);
-  void upload_blocks(Sequence& sequence);
+  void upload_blocks(const Sequence& sequence);
 
   Backend& backend_;
   RoundBuffers& buffers_;

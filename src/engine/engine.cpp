@@ -62,23 +62,25 @@ bool Engine::Impl::preempt(RequestId id) {
 
 void Engine::Impl::reset_controller() {
   SpeculativeConfig speculative = config_.speculative;
-  speculative.max_ddtree_budget = runner_.max_nodes();
+  speculative.max_ddtree_budget = runner_.first().max_nodes();
   if (custom_drafter_) speculative.method = SpeculativeMethod::kDdtree;
-  const std::int64_t max_depth = runner_.drafter().max_depth();
+  const std::int64_t max_depth = runner_.first().drafter().max_depth();
   controller_ =
-      std::make_unique<BudgetController>(speculative, max_depth, runner_.max_verify_rows());
+      std::make_unique<BudgetController>(speculative, max_depth, runner_.first().max_verify_rows());
   metrics_.drafts_at_depth.assign(static_cast<std::size_t>(max_depth + 1), 0);
   metrics_.accepted_at_depth = metrics_.drafts_at_depth;
   const bool automatic = speculative.method == SpeculativeMethod::kDdtree && !custom_drafter_ &&
                          speculative.ddtree_budget == kAutoBudget;
-  const bool captures = runner_.backend().device() != Device::kCpu && !config_.enforce_eager;
+  const bool captures =
+      runner_.first().backend().device() != Device::kCpu && !config_.enforce_eager;
   if (captures && config_.capture_at_start)
-    capture_rounds(runner_, shapes_to_capture(runner_, config_, custom_drafter_), clock_);
+    capture_rounds(runner_, shapes_to_capture(runner_.first(), config_, custom_drafter_), clock_);
   if (!automatic) return;
   // Steps that take this long are far from free: the line through the last two will do.
   constexpr double kLongStepMs = 50;
   double ms = 0;
-  for (std::int64_t rows = 1; rows <= runner_.max_verify_rows() && ms < kLongStepMs; rows *= 2)
+  for (std::int64_t rows = 1; rows <= runner_.first().max_verify_rows() && ms < kLongStepMs;
+       rows *= 2)
     controller_->expect_cost(rows, ms = runner_.measure_verify_ms(rows));
 }
 
@@ -90,18 +92,20 @@ void Engine::Impl::set_speculative(const SpeculativeConfig& speculative) {
   config_ = changed;
   flights_.clear();
   runner_.set_speculative(speculative);
-  scheduler_.set_reserve(runner_.reserve());
+  scheduler_.set_reserve(runner_.first().reserve());
   reset_controller();
 }
 
 std::string Engine::Impl::describe() const {
   const SpeculativeConfig& speculative = config_.speculative;
-  std::string text = runner_.backend().name() + ", speculation " + runner_.drafter().name();
+  std::string text = runner_.first().backend().name();
+  if (runner_.num_ranks() > 1) text += ", tensor parallel " + std::to_string(runner_.num_ranks());
+  text += std::string(", speculation ") + runner_.first().drafter().name();
   if (speculative.method == SpeculativeMethod::kDdtree)
     text += speculative.ddtree_budget == kAutoBudget
-                ? " budget auto (at most " + std::to_string(runner_.max_nodes()) + ")"
+                ? " budget auto (at most " + std::to_string(runner_.first().max_nodes()) + ")"
                 : " budget " + std::to_string(speculative.ddtree_budget);
-  text += ", cache " + std::to_string(runner_.num_blocks() * kBlockSize) +
+  text += ", cache " + std::to_string(runner_.first().num_blocks() * kBlockSize) +
           " tokens, max_model_len " + std::to_string(max_model_len_) + ", max_num_seqs " +
           std::to_string(config_.max_num_seqs);
   return text;

@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "cache/paged_kv_cache.h"
+#include "comm/rank_threads.h"
 #include "engine/engine_config.h"
 #include "engine/metrics.h"
 #include "engine/request.h"
@@ -47,7 +48,8 @@ struct CommitTrace {
 };
 using CommitObserver = std::function<void(const CommitTrace&)>;
 
-// Ready-made parts, for tests and for callers that load by themselves.
+// Ready-made parts, for tests and for callers that load by themselves: of the only rank, or of
+// tensor-parallel rank 0 with those of all others in `peers`.
 struct EngineParts {
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Model> model;
@@ -55,6 +57,8 @@ struct EngineParts {
   const Clock* clock = nullptr;                // outlives the engine
   // Replaces the drafter that the configuration asks for; may be empty.
   std::function<std::unique_ptr<Drafter>(Backend&)> make_drafter;
+  std::vector<EngineParts> peers;        // ranks 1, 2, ...
+  std::shared_ptr<RankThreads> threads;  // of all ranks; null: one rank
 };
 
 // Progress of loading, in bytes of weights.

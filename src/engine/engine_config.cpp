@@ -51,6 +51,7 @@ void EngineConfig::validate() const {
   require("max_num_seqs", max_num_seqs, 1, kMaxRows);
   require("max_num_batched_tokens", max_num_batched_tokens, 1, kMaxRows);
   require("max_verify_rows", max_verify_rows, 1, kMaxRows);
+  require("tensor_parallel_size", tensor_parallel_size, 1, kMaxRanks);
   require("max_rounds_ahead", max_rounds_ahead, -1, kMaxRoundsAhead);
 }
 

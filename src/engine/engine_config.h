@@ -31,6 +31,7 @@ struct SpeculativeConfig {
 };
 
 inline constexpr std::int64_t kMaxRoundsAhead = 2;
+inline constexpr std::int64_t kMaxRanks = 64;
 
 struct EngineConfig {
   std::string model;              // directory or GGUF file of the target
@@ -38,8 +39,10 @@ struct EngineConfig {
   SpeculativeConfig speculative;
 
   std::string device = "auto";  // as BackendOptions::device
-  int num_threads = 0;          // CPU threads; 0: all that this process may use
-  std::int64_t seed = 0;        // of requests that bring none
+  int num_threads = 0;          // CPU threads of all ranks; 0: all that this process may use
+  std::int64_t tensor_parallel_size = 1;  // ranks that share every layer: a GPU, or a part of the
+                                          // CPU threads, each
+  std::int64_t seed = 0;                  // of requests that bring none
 
   std::int64_t max_model_len = 0;   // prompt and output tokens; 0: the model's own
   std::int64_t num_kv_blocks = 0;   // blocks of kBlockSize positions; 0: from kv_cache_bytes

@@ -8,8 +8,8 @@
 
 #include "base/thread_pool.h"
 #include "engine/engine.h"
-#include "engine/model_runner.h"
 #include "engine/request_limits.h"
+#include "engine/runner_group.h"
 #include "sampling/sampling_state.h"
 
 namespace coppice {
@@ -33,10 +33,11 @@ class Engine::Impl {
         custom_drafter_(static_cast<bool>(parts.make_drafter)),
         max_model_len_(effective_model_len(config, parts.model->config())),
         runner_(config, std::move(parts), max_model_len_),
-        allocator_(runner_.num_blocks()),
+        allocator_(runner_.first().num_blocks()),
         index_(allocator_),
-        scheduler_(limits(), allocator_, index_, [this](std::int64_t place) { vacate(place); }) {
-    metrics_.num_kv_blocks = runner_.num_blocks();
+        scheduler_(limits(), allocator_, index_,
+                   [this](std::int64_t place) { runner_.vacate(place); }) {
+    metrics_.num_kv_blocks = runner_.first().num_blocks();
     reset_controller();
   }
 
@@ -53,10 +54,11 @@ class Engine::Impl {
 
   bool has_work() const { return scheduler_.has_work(); }
   void reset_prefix_cache() { index_.clear(); }
-  const ModelConfig& model_config() const { return runner_.model().config(); }
+  const ModelConfig& model_config() const { return runner_.first().model().config(); }
   std::int64_t max_model_len() const { return max_model_len_; }
   std::int64_t max_request_len() const {
-    return std::min(max_model_len_, runner_.num_blocks() * kBlockSize - runner_.reserve());
+    return std::min(max_model_len_,
+                    runner_.first().num_blocks() * kBlockSize - runner_.first().reserve());
   }
   const EngineMetrics& metrics() {
     metrics_.num_preemptions = scheduler_.num_preemptions();
@@ -76,21 +78,17 @@ class Engine::Impl {
   SchedulerLimits limits() const {
     return {.max_num_seqs = config_.max_num_seqs,
             .max_num_batched_tokens = config_.max_num_batched_tokens,
-            .reserve = runner_.reserve(),
+            .reserve = runner_.first().reserve(),
             .prefix_caching = config_.enable_prefix_caching,
             .prefix_cache_exact = config_.prefix_cache_exact};
   }
   RequestLimits request_limits() const {
     return {.vocab_size = model_config().vocab_size,
             .max_model_len = max_model_len_,
-            .num_blocks = runner_.num_blocks(),
-            .reserve = runner_.reserve()};
+            .num_blocks = runner_.first().num_blocks(),
+            .reserve = runner_.first().reserve()};
   }
   void reset_controller();
-  void vacate(std::int64_t place) {
-    runner_.catch_up();
-    runner_.places().clear_place(place);
-  }
   std::int64_t budget_setting(const Sequence& sequence) const;
 
   void prefill(const StepPlan& plan);
@@ -132,7 +130,7 @@ class Engine::Impl {
   const Clock& clock_;
   bool custom_drafter_;
   std::int64_t max_model_len_;
-  ModelRunner runner_;
+  RunnerGroup runner_;
   BlockAllocator allocator_;
   PrefixIndex index_;
   Scheduler scheduler_;

@@ -23,8 +23,8 @@ EndReason end_reason_of(FinishReason reason) {
 }  // namespace
 
 TokenLogprob Engine::Impl::read_logprob(const Sequence& sequence, std::int64_t i) const {
-  const RoundResults& results = runner_.results();
-  const std::int64_t row = sequence.place * runner_.max_path() + i;
+  const RoundResults& results = runner_.first().results();
+  const std::int64_t row = sequence.place * runner_.first().max_path() + i;
   TokenLogprob logprob{.logprob = results.log_probs.data<float>()[row], .top = {}};
   for (std::int64_t rank = 0; rank < sequence.request.sampling.logprobs.value_or(0); ++rank)
     logprob.top.emplace_back(results.top_ids.row<std::int32_t>(row)[rank],
@@ -42,7 +42,7 @@ void Engine::Impl::take_prompt_score(Sequence& sequence, std::int64_t position,
 
 // What the step emitted for one sequence becomes its own.
 void Engine::Impl::take_tokens(Sequence& sequence, bool decoded) {
-  const RoundResults& results = runner_.results();
+  const RoundResults& results = runner_.first().results();
   const std::int64_t place = sequence.place;
   const std::int32_t count = results.num_emitted.data<std::int32_t>()[place];
   const std::span<const std::int32_t> emitted(results.emitted.row<std::int32_t>(place),
@@ -62,7 +62,7 @@ void Engine::Impl::take_tokens(Sequence& sequence, bool decoded) {
     if (commit_observer)
       trace_commit(sequence, position,
                    {results.accepted_rows.row<std::int32_t>(place), emitted.size()},
-                   runner_.round().choices().logits);
+                   runner_.first().round().choices().logits);
     if (round_observer) trace_round(sequence, emitted);
     ++stats.num_rounds;
     stats.num_draft_tokens += results.trees.counts.data<std::int32_t>()[place];
@@ -104,15 +104,15 @@ void Engine::Impl::trace_commit(const Sequence& sequence, std::int64_t position,
        .slots = slots,
        .rows = rows,
        .logits = logits,
-       .cache = &runner_.cache(),
-       .backend = &runner_.backend()});
+       .cache = &runner_.first().cache(),
+       .backend = &runner_.first().backend()});
 }
 
 void Engine::Impl::trace_round(const Sequence& sequence,
                                std::span<const std::int32_t> emitted) const {
   RoundTrace trace{.id = sequence.id,
                    .position = sequence.num_computed - std::ssize(emitted),
-                   .tree = read_tree(runner_.results().trees, sequence.place),
+                   .tree = read_tree(runner_.first().results().trees, sequence.place),
                    .accepted = {},
                    .emitted = emitted};
   trace.accepted = trace.tree.path_of(emitted);

@@ -40,7 +40,7 @@ bool Engine::Impl::step() {
 std::int64_t Engine::Impl::rounds_ahead() const {
   if (commit_observer) return 0;  // the next round overwrites the logits
   if (config_.max_rounds_ahead >= 0) return config_.max_rounds_ahead;
-  return runner_.backend().device() == Device::kCpu ? 0 : kDefaultRoundsAhead;
+  return runner_.first().backend().device() == Device::kCpu ? 0 : kDefaultRoundsAhead;
 }
 
 // A further round needs no result of those in flight, and will probably still add to somebody's
@@ -64,7 +64,7 @@ void Engine::Impl::prefill(const StepPlan& plan) {
   SampleOptions options{.greedy = true};
   for (const PrefillChunk& chunk : plan.chunks) {
     if (chunk.sequence->stats.start_ns == 0) chunk.sequence->stats.start_ns = start;
-    runner_.places().sync_place(*chunk.sequence);
+    runner_.sync_place(*chunk.sequence);
     if (chunk.samples) join_options(options, *chunk.sequence);
     metrics_.num_prefill_tokens += chunk.count;
   }
@@ -78,12 +78,12 @@ void Engine::Impl::prefill(const StepPlan& plan) {
   for (const PrefillChunk& chunk : plan.chunks) {
     Sequence& sequence = *chunk.sequence;
     for (std::int64_t i = 0; i < chunk.num_scored; ++i)
-      take_prompt_score(sequence, chunk.begin + i, runner_.prompt_scores()[scored++]);
+      take_prompt_score(sequence, chunk.begin + i, runner_.first().prompt_scores()[scored++]);
     sequence.num_computed += chunk.count;
     if (commit_observer) {
       std::vector<std::int32_t> rows(static_cast<std::size_t>(chunk.count), -1);
       if (chunk.samples) rows.back() = output;
-      trace_commit(sequence, chunk.begin, rows, runner_.prefill_choices().logits);
+      trace_commit(sequence, chunk.begin, rows, runner_.first().prefill_choices().logits);
     }
     if (chunk.samples) {
       ++output;
@@ -91,7 +91,7 @@ void Engine::Impl::prefill(const StepPlan& plan) {
       take_tokens(sequence, false);
     } else if (sequence.num_computed == sequence.prefill_target()) {
       sequence.state = SequenceState::kDecode;
-      runner_.places().start_decoding(sequence);
+      runner_.start_decoding(sequence);
     }
     scheduler_.index_blocks(sequence, sequence.prompt_len);
   }
@@ -101,8 +101,8 @@ std::int64_t Engine::Impl::budget_setting(const Sequence& sequence) const {
   const bool tree = config_.speculative.method == SpeculativeMethod::kDdtree && !custom_drafter_;
   const std::int64_t asked_tokens = config_.speculative.num_speculative_tokens;
   const std::int64_t own = tree               ? config_.speculative.ddtree_budget
-                           : asked_tokens > 0 ? std::min(asked_tokens, runner_.max_nodes())
-                                              : runner_.max_nodes();
+                           : asked_tokens > 0 ? std::min(asked_tokens, runner_.first().max_nodes())
+                                              : runner_.first().max_nodes();
   const std::int64_t asked = sequence.request.ddtree_budget.value_or(own);
   return asked == kAutoBudget ? own : asked;
 }
@@ -112,11 +112,11 @@ void Engine::Impl::launch(const StepPlan& plan) {
   Flight flight;
   std::vector<BudgetDemand> demands;
   RoundShape& shape = flight.shape;
-  shape = {.batch = runner_.batch_bucket(plan.batch),
+  shape = {.batch = runner_.first().batch_bucket(plan.batch),
            .eager = config_.enforce_eager,
            .sample = {.greedy = true}};
   for (Sequence* sequence : plan.decoding) {
-    runner_.places().sync_place(*sequence);
+    runner_.sync_place(*sequence);
     flight.members.push_back({.id = sequence->id, .num_places = sequence->num_places});
     demands.push_back(
         {.place = sequence->place,
@@ -124,7 +124,7 @@ void Engine::Impl::launch(const StepPlan& plan) {
          .tokens_left = sequence->request.sampling.max_tokens - sequence->num_output()});
     join_options(shape.sample, *sequence);
   }
-  const std::int64_t num_behind = runner_.num_behind();
+  const std::int64_t num_behind = runner_.first().num_behind();
   const RoundBudgets budgets = controller_->plan(demands, shape.batch, num_behind);
   if (budgets.drafting) controller_->observe_catch_up(num_behind, runner_.catch_up());
   shape.max_rows = budgets.max_rows;
@@ -140,7 +140,7 @@ void Engine::Impl::launch(const StepPlan& plan) {
   };
   flight.round = runner_.launch(shape, budgets, *controller_);
   shape.fill_masks = nullptr;
-  flight.rows = runner_.round().choices().logits.shape(0);
+  flight.rows = runner_.first().round().choices().logits.shape(0);
   flight.automatic = budgets.automatic;
   flight.follows = std::exchange(last_was_round_, true);
   flights_.push_back(std::move(flight));
@@ -154,7 +154,7 @@ void Engine::Impl::land() {
   flights_.pop_front();
   runner_.finish(flight.round);
   metrics_.decode_ns += clock_.now_ns() - start;
-  const auto* times = runner_.results().times.data<std::int64_t>();
+  const auto* times = runner_.first().results().times.data<std::int64_t>();
   if (flight.follows && last_round_end_ns_ > 0) {
     metrics_.idle_ns += times[0] - last_round_end_ns_;
     ++metrics_.num_idle;
@@ -172,7 +172,7 @@ void Engine::Impl::land() {
 
 void Engine::Impl::learn(std::span<Sequence* const> sequences, const Flight& flight) {
   if (sequences.empty()) return;
-  const RoundResults& results = runner_.results();
+  const RoundResults& results = runner_.first().results();
   const std::array<std::int64_t, kNumVerbs> ns = verb_ns(results);
   std::array<double, kNumVerbs> ms{};
   for (std::size_t i = 0; i < kNumVerbs; ++i) {
@@ -218,7 +218,7 @@ void Engine::Impl::learn(std::span<Sequence* const> sequences, const Flight& fli
   metrics_.plain_round_ms = controller_->plain_round_ms();
   // A captured round has the rows it was launched with, whatever its cut kept.
   const std::int64_t kept = results.row_offsets.data<std::int32_t>()[shape.batch];
-  if (shape.cut_by_cost && runner_.backend().device() != Device::kCpu)
+  if (shape.cut_by_cost && runner_.first().backend().device() != Device::kCpu)
     controller_->observe_cut(kept, shape.max_rows);
 }
 

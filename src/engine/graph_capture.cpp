@@ -52,10 +52,10 @@ std::vector<RoundShape> shapes_to_capture(const ModelRunner& runner, const Engin
   return shapes;
 }
 
-void capture_rounds(ModelRunner& runner, const std::vector<RoundShape>& shapes,
+void capture_rounds(RunnerGroup& runner, const std::vector<RoundShape>& shapes,
                     const Clock& clock) {
   const std::int64_t start = clock.now_ns();
-  const std::size_t free_before = runner.backend().memory().free_bytes;
+  const std::size_t free_before = runner.first().backend().memory().free_bytes;
   const std::size_t quarter = std::max<std::size_t>(shapes.size() / 4, 1);
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     runner.capture(shapes[i]);
@@ -63,8 +63,8 @@ void capture_rounds(ModelRunner& runner, const std::vector<RoundShape>& shapes,
       log_info("captured " + std::to_string(i + 1) + " of " + std::to_string(shapes.size()) +
                " round graphs");
   }
-  runner.backend().synchronize();
-  const std::size_t free_after = runner.backend().memory().free_bytes;
+  runner.synchronize();
+  const std::size_t free_after = runner.first().backend().memory().free_bytes;
   char line[160];
   std::snprintf(
       line, sizeof line, "captured %zu round graphs in %.2f s, %.0f MiB", shapes.size(),

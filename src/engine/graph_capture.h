@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "engine/engine_config.h"
-#include "engine/model_runner.h"
+#include "engine/runner_group.h"
 
 namespace coppice {
 
@@ -16,6 +16,6 @@ std::vector<RoundShape> shapes_to_capture(const ModelRunner& runner, const Engin
 
 // Runs each once with every place empty. Logs their number, time and device memory. Nothing where
 // rounds run at once or `enforce_eager` asks for it.
-void capture_rounds(ModelRunner& runner, const std::vector<RoundShape>& shapes, const Clock& clock);
+void capture_rounds(RunnerGroup& runner, const std::vector<RoundShape>& shapes, const Clock& clock);
 
 }  // namespace coppice

@@ -21,11 +21,23 @@ std::string gib(std::int64_t bytes) {
   return text;
 }
 
-std::int64_t token_bytes(const ModelConfig& c, DType dtype) {
+// Of one rank: heads are split, the latent of MLA is whole on each.
+std::int64_t token_bytes(const ModelConfig& c, DType dtype, std::int64_t num_ranks) {
   const std::int64_t row = c.architecture == Architecture::kDeepseek
                                ? c.kv_lora_rank + c.qk_rope_head_dim
-                               : 2 * c.num_key_value_heads * c.head_dim;
+                               : 2 * c.num_key_value_heads * c.head_dim / num_ranks;
   return c.num_hidden_layers * row * static_cast<std::int64_t>(size_of(dtype));
+}
+
+// Of bf16 weights that every rank has: embedding, router, q_a and kv_a.
+std::int64_t whole_weights(const ModelConfig& c) {
+  const bool is_mla = c.architecture == Architecture::kDeepseek;
+  const std::int64_t low_rank = is_mla ? c.q_lora_rank + c.kv_lora_rank + c.qk_rope_head_dim : 0;
+  return 2 * c.hidden_size * (c.vocab_size + c.num_hidden_layers * (low_rank + c.n_routed_experts));
+}
+
+std::int64_t rank_weights(std::int64_t all, std::int64_t whole, std::int64_t num_ranks) {
+  return num_ranks == 1 ? all : whole + (all - whole) / num_ranks;
 }
 
 }  // namespace
@@ -38,14 +50,18 @@ std::string MemoryPlan::describe() const {
 
 MemoryDemand memory_demand(const EngineConfig& config, DType kv_dtype) {
   const ModelConfig model = load_model_config(config.model);
-  MemoryDemand demand = {.weights = check_loadable(config.model),
-                         .token_bytes = token_bytes(model, kv_dtype),
-                         .vocab_size = model.vocab_size,
-                         .max_model_len = effective_model_len(config, model)};
+  const std::int64_t ranks = config.tensor_parallel_size;
+  MemoryDemand demand = {
+      .weights = rank_weights(check_loadable(config.model), whole_weights(model), ranks),
+      .token_bytes = token_bytes(model, kv_dtype, ranks),
+      .vocab_size = model.vocab_size,
+      .max_model_len = effective_model_len(config, model)};
   if (config.speculative_model.empty()) return demand;
   const DflashConfig drafter = load_dflash_config(config.speculative_model);
-  demand.drafter_weights = check_loadable(config.speculative_model);
-  demand.drafter_token_bytes = token_bytes(drafter.network, kv_dtype);
+  const std::int64_t fc = 2 * std::ssize(drafter.target_layer_ids) * model.hidden_size *
+                          model.hidden_size;  // whole on every rank
+  demand.drafter_weights = rank_weights(check_loadable(config.speculative_model), fc, ranks);
+  demand.drafter_token_bytes = token_bytes(drafter.network, kv_dtype, ranks);
   demand.draft_rows = drafter.block_size - 1;
   return demand;
 }

@@ -127,7 +127,7 @@ std::int64_t ModelRunner::reserve() const {
 
 void ModelRunner::prefill(std::span<const PrefillChunk> chunks, Provenance provenance,
                           std::int64_t batch, const SampleOptions& options,
-                          const std::function<void(std::span<std::int32_t>)>& fill_masks) {
+                          const PrefillMaskSource& fill_masks) {
   RoundBuffers& b = *buffers_;
   Backend& backend = *parts_.backend;
   const BatchBuilder::PrefillRows rows = batch_builder_->build_prefill(chunks, provenance, batch);

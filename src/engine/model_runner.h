@@ -10,17 +10,19 @@
 
 namespace coppice {
 
-// Not thread-safe: used by the engine's thread, which is the one that enqueues.
+// Fills the masks of a prefill step, one row a sampling sequence, by place.
+using PrefillMaskSource = std::function<void(std::span<std::int32_t> masks)>;
+
+// Not thread-safe: used by the thread that enqueues, the engine's or that of the rank.
 class ModelRunner {
  public:
   ModelRunner(const EngineConfig& config, EngineParts parts, std::int64_t max_model_len);
 
   // Chunks of one provenance. Afterwards results() tell the first tokens of the chunks that sample.
   // No round may be in flight.
-  // fill_masks is called with options.masked: one row a sampling sequence, by place.
+  // fill_masks is called with options.masked.
   void prefill(std::span<const PrefillChunk> chunks, Provenance provenance, std::int64_t batch,
-               const SampleOptions& options,
-               const std::function<void(std::span<std::int32_t>)>& fill_masks);
+               const SampleOptions& options, const PrefillMaskSource& fill_masks);
   // Of the scored rows of the last prefill step, chunk by chunk: log-probability of the prompt
   // token behind each and its kMaxLogprobs best alternatives.
   const std::vector<TokenLogprob>& prompt_scores() const { return prompt_scores_; }
@@ -50,11 +52,11 @@ class ModelRunner {
   void set_speculative(const SpeculativeConfig& speculative);
 
   BatchBuilder& places() { return *batch_builder_; }
+  bool has_results() const { return results_ != nullptr; }
   const RoundResults& results() const { return *results_; }
   const DecodeRound& round() const { return *round_; }
   const Verifier::Choices& prefill_choices() const { return prefill_choices_; }
-  const Backend& backend() const { return *parts_.backend; }
-  Backend& backend() { return *parts_.backend; }
+  Backend& backend() const { return *parts_.backend; }
   const Model& model() const { return *parts_.model; }
   const Drafter& drafter() const { return *drafter_; }
   const PagedKvCache& cache() const { return *cache_; }

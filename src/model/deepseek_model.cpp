@@ -27,6 +27,7 @@ DeepseekModel::DeepseekModel(Backend& backend, const ModelConfig& config, Deepse
     : backend_(backend),
       config_(config),
       weights_(std::move(weights)),
+      lm_head_(backend, weights_.lm_head, options),
       parallel_(options.parallel),
       num_heads_(config.num_attention_heads / options.parallel.size),
       eps_(static_cast<float>(config.rms_norm_eps)),
@@ -211,14 +212,6 @@ void DeepseekModel::sum_over_ranks(const Tensor& partial) {
 
 void DeepseekModel::embed(const Tensor& token_ids, const Tensor& out) {
   backend_.embed({.token_ids = token_ids, .table = weights_.embed_tokens, .out = out});
-}
-
-// One path for all rows: the head's work per row does not depend on where the row came from.
-void DeepseekModel::compute_logits(const Tensor& hidden, const Tensor& logits) {
-  backend_.linear({.x = hidden,
-                   .weight = &weights_.lm_head,
-                   .out = logits,
-                   .provenance = Provenance::kDecided});
 }
 
 }  // namespace coppice

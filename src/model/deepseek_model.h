@@ -9,6 +9,7 @@
 
 #include "model/activations.h"
 #include "model/feature_capture.h"
+#include "model/lm_head.h"
 #include "model/model.h"
 #include "model/model_options.h"
 #include "model/weights.h"
@@ -29,7 +30,9 @@ class DeepseekModel : public Model {
   void forward(const ForwardBatch& batch, PagedKvCache& cache, const Tensor& logits,
                const Tensor& features) override;
   void embed(const Tensor& token_ids, const Tensor& out) override;
-  void compute_logits(const Tensor& hidden, const Tensor& logits) override;
+  void compute_logits(const Tensor& hidden, const Tensor& logits) override {
+    lm_head_.compute(hidden, logits);
+  }
 
  private:
   // x [T, hidden_size] normed -> delta [T, hidden_size], to be added to the residual stream.
@@ -44,6 +47,7 @@ class DeepseekModel : public Model {
   Backend& backend_;
   ModelConfig config_;
   DeepseekWeights weights_;
+  LmHead lm_head_;
   ParallelConfig parallel_;
   std::int64_t num_heads_;  // of this rank
   float eps_;

@@ -7,6 +7,7 @@ LlamaModel::LlamaModel(Backend& backend, const ModelConfig& config, LlamaWeights
     : backend_(backend),
       config_(config),
       weights_(std::move(weights)),
+      lm_head_(backend, weights_.lm_head, options),
       stack_(backend, config, options),
       features_(backend, config.num_hidden_layers, options.max_rows),
       arena_(allocate_activations(backend, options.max_rows,
@@ -37,14 +38,6 @@ void LlamaModel::forward(const ForwardBatch& batch, PagedKvCache& cache, const T
 
 void LlamaModel::embed(const Tensor& token_ids, const Tensor& out) {
   backend_.embed({.token_ids = token_ids, .table = weights_.embed_tokens, .out = out});
-}
-
-// One path for all rows: the head's work per row does not depend on where the row came from.
-void LlamaModel::compute_logits(const Tensor& hidden, const Tensor& logits) {
-  backend_.linear({.x = hidden,
-                   .weight = &weights_.lm_head,
-                   .out = logits,
-                   .provenance = Provenance::kDecided});
 }
 
 }  // namespace coppice

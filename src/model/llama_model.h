@@ -4,6 +4,7 @@
 
 #include "model/feature_capture.h"
 #include "model/gqa_stack.h"
+#include "model/lm_head.h"
 #include "model/model.h"
 
 namespace coppice {
@@ -22,12 +23,15 @@ class LlamaModel : public Model {
   void forward(const ForwardBatch& batch, PagedKvCache& cache, const Tensor& logits,
                const Tensor& features) override;
   void embed(const Tensor& token_ids, const Tensor& out) override;
-  void compute_logits(const Tensor& hidden, const Tensor& logits) override;
+  void compute_logits(const Tensor& hidden, const Tensor& logits) override {
+    lm_head_.compute(hidden, logits);
+  }
 
  private:
   Backend& backend_;
   ModelConfig config_;
   LlamaWeights weights_;
+  LmHead lm_head_;
   GqaStack stack_;
   FeatureCapture features_;
   Tensor output_;  // [max_rows, hidden_size]: the rows whose logits are wanted

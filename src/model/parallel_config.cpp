@@ -28,6 +28,7 @@ void check_parallel(const ModelConfig& config, const ParallelConfig& parallel) {
   if (config.architecture == Architecture::kLlama)
     shard_of(parallel, config.num_key_value_heads, 1, "num_key_value_heads");
   shard_of(parallel, config.intermediate_size, 1, "intermediate_size");
+  shard_of(parallel, config.vocab_size, 1, "vocab_size");
   if (config.n_routed_experts == 0) return;
   shard_of(parallel, config.moe_intermediate_size, kQuantizationGroup, "moe_intermediate_size");
 }

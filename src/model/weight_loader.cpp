@@ -129,7 +129,7 @@ LlamaLayerWeights load_gqa_layer(WeightReader& reader, const std::string& prefix
 // A tied head is the embedding matrix once more, in the layout of a projection.
 LinearWeight load_lm_head(WeightReader& reader, const ModelConfig& c) {
   const char* name = c.tie_word_embeddings ? "model.embed_tokens" : "lm_head";
-  return reader.linear({{name, c.vocab_size, c.hidden_size}}, Split::kNone);
+  return reader.linear({{name, c.vocab_size, c.hidden_size}}, Split::kRows);
 }
 
 std::string layer_prefix(std::int64_t index) {

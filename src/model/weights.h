@@ -39,7 +39,7 @@ struct DeepseekWeights {
   Tensor embed_tokens;  // [vocab_size, hidden_size]
   std::vector<DeepseekLayerWeights> layers;
   Tensor norm;                 // [hidden_size] f32
-  LinearWeight lm_head;        // [vocab_size, hidden_size]
+  LinearWeight lm_head;        // [vocab_size / num_ranks, hidden_size]
   std::deque<Buffer> buffers;  // behind the tensors
 };
 
@@ -56,7 +56,7 @@ struct LlamaWeights {
   Tensor embed_tokens;  // [vocab_size, hidden_size]
   std::vector<LlamaLayerWeights> layers;
   Tensor norm;           // [hidden_size] f32
-  LinearWeight lm_head;  // [vocab_size, hidden_size]
+  LinearWeight lm_head;  // [vocab_size / num_ranks, hidden_size]
   std::deque<Buffer> buffers;
 };
 

@@ -19,8 +19,8 @@ std::int64_t divide_up(std::int64_t total, std::int64_t parts) {
 // A round's verbs follow each other; the ops that begin one are never part of another.
 class PartTracker {
  public:
-  explicit PartTracker(std::int64_t vocab_size, bool drafts)
-      : vocab_size_(vocab_size), verb_(drafts ? Part::kDraft : Part::kTreeBuild) {}
+  PartTracker(std::int64_t head_rows, bool drafts)
+      : head_rows_(head_rows), verb_(drafts ? Part::kDraft : Part::kTreeBuild) {}
 
   Part part_of(const OpCost& cost) {
     const std::string_view op = cost.op;
@@ -41,7 +41,7 @@ class PartTracker {
     if (op == "plan_mla_attention" || op.ends_with("rope_and_write_kv")) return Part::kAttention;
     switch (cost.kind) {
       case CostKind::kDense:
-        return cost.outputs == vocab_size_ ? Part::kLmHead : Part::kDense;
+        return cost.outputs == head_rows_ ? Part::kLmHead : Part::kDense;
       case CostKind::kExperts:
         return Part::kExperts;
       case CostKind::kAttention:
@@ -58,7 +58,7 @@ class PartTracker {
     return Part::kNorms;
   }
 
-  std::int64_t vocab_size_;
+  std::int64_t head_rows_;
   Part verb_;
 };
 
@@ -112,7 +112,8 @@ NetworkOnPaper::NetworkOnPaper(const ModelConfig& target,
                                const PaperOptions& options)
     : options_(options), has_drafter_(drafter.has_value()) {
   ModelConfig config = target;
-  config.vocab_size = vocab_size_ = divide_up(target.vocab_size, options.num_ranks);
+  head_rows_ = divide_up(target.vocab_size, options.num_ranks);
+  config.vocab_size = head_rows_ * options.num_ranks;
   auto owned = std::make_unique<CostBackend>(
       CostBackend::Options{.kv_dtype = options.kv_dtype, .num_ranks = options.num_ranks});
   backend_ = owned.get();
@@ -195,7 +196,7 @@ CountedRound NetworkOnPaper::round(std::int64_t batch, std::int64_t context_len,
   runner_->finish(runner_->launch(shape, budgets, controller));
   runner_->forget_behind();
   CountedRound cost;
-  PartTracker tracker(vocab_size_, budgets.drafting);
+  PartTracker tracker(head_rows_, budgets.drafting);
   for (const OpCost& op : backend_->ops()) cost.ops.push_back({tracker.part_of(op), op});
   cost.num_graphs = backend_->num_graphs();
   cost.num_waits = backend_->num_downloads();

@@ -69,8 +69,8 @@ struct MemoryUse {
 
 class NetworkOnPaper {
  public:
-  // Embedding and lm_head are split by vocabulary over the ranks, everything else as the loader
-  // splits it. Throws Error where the widths do not split.
+  // One rank's share, as the loader splits it; a vocabulary that does not split is rounded up.
+  // Throws Error where other widths do not split.
   NetworkOnPaper(const ModelConfig& target, const std::optional<DflashConfig>& drafter,
                  const PaperOptions& options);
   ~NetworkOnPaper();
@@ -92,7 +92,7 @@ class NetworkOnPaper {
  private:
   PaperOptions options_;
   bool has_drafter_ = false;
-  std::int64_t block_size_ = 0, vocab_size_ = 0;  // vocabulary of this rank
+  std::int64_t block_size_ = 0, head_rows_ = 0;  // of this rank's lm_head
   MemoryUse memory_;
   CostBackend* backend_ = nullptr;  // the runner's
   std::unique_ptr<ModelRunner> runner_;

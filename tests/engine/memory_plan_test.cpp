@@ -29,6 +29,21 @@ MemoryDemand demand() {
           .draft_rows = 7};
 }
 
+TEST(MemoryPlanTest, ARankHoldsItsShareAndWhatIsWholeOnEach) {
+  EngineConfig config;
+  config.model = testing::kTinyK2;
+  config.speculative_model = testing::kTinyK2Dflash;
+  const MemoryDemand alone = memory_demand(config, DType::kBF16);
+  config.tensor_parallel_size = 2;
+  const MemoryDemand rank = memory_demand(config, DType::kBF16);
+  const std::int64_t embedding = 5376 * 384 * 2;
+  EXPECT_GT(rank.weights, (alone.weights + embedding) / 2);
+  EXPECT_LT(rank.weights, alone.weights);
+  EXPECT_GT(rank.drafter_weights, alone.drafter_weights / 2);
+  EXPECT_EQ(rank.token_bytes, alone.token_bytes);  // MLA: every head reads all of the latent
+  EXPECT_EQ(rank.drafter_token_bytes, alone.drafter_token_bytes / 2);
+}
+
 TEST(MemoryPlanTest, TheCacheTakesWhatIsLeft) {
   const std::size_t free = 139 * static_cast<std::size_t>(kGiB);
   const MemoryPlan plan = plan_memory(config(), demand(), {free, free});

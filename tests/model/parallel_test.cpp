@@ -1,16 +1,13 @@
 // Tensor parallelism: ranks as threads that sum partial results in rank order.
 #include <gtest/gtest.h>
 
-#include <barrier>
-#include <thread>
-
 #include "backend/factory/make_backend.h"
+#include "comm/rank_threads.h"
 #include "model/load_model.h"
 #include "tests/io/support/files.h"
 #include "tests/model/support/checkpoint_files.h"
 #include "tests/support/golden_file.h"
 #include "tests/support/model_driver.h"
-#include "tests/support/spy_backend.h"
 
 namespace coppice {
 namespace {
@@ -18,55 +15,22 @@ namespace {
 using test::error_of;
 using test::expect_contains;
 
-// What the ranks of one group share.
-struct Exchange {
-  explicit Exchange(std::int64_t size) : parts(static_cast<std::size_t>(size)), barrier(size) {}
-  std::vector<std::vector<float>> parts;
-  std::barrier<> barrier;
-};
-
-class RankBackend : public testing::SpyBackend {
- public:
-  RankBackend(Exchange& exchange, std::int64_t rank)
-      : SpyBackend(make_backend({.device = "cpu-reference", .num_threads = 1})),
-        exchange_(exchange),
-        rank_(static_cast<std::size_t>(rank)) {}
-
-  void all_reduce(const AllReduceArgs& args) override {
-    std::vector<float>& mine = exchange_.parts[rank_];
-    mine.resize(static_cast<std::size_t>(args.x.num_elements()));
-    download(mine.data(), args.x);
-    exchange_.barrier.arrive_and_wait();
-    std::vector<float> sum(mine.size(), 0.0f);
-    for (const std::vector<float>& part : exchange_.parts)
-      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
-    exchange_.barrier.arrive_and_wait();
-    upload(args.x, sum.data());
-  }
-
- private:
-  Exchange& exchange_;
-  std::size_t rank_;
-};
-
 const std::vector<std::int32_t> kPrompt = {5, 17, 299, 0, 42, 42, 7, 256, 1, 2, 3};
 
 using MakeModel = std::function<std::unique_ptr<Model>(Backend&, const ModelOptions&)>;
 
 // Logits of every rank.
 std::vector<std::vector<float>> run_ranks(std::int64_t size, const MakeModel& make) {
-  Exchange exchange(size);
+  RankThreads threads(size);
   std::vector<std::vector<float>> logits(static_cast<std::size_t>(size));
-  std::vector<std::thread> threads;
-  for (std::int64_t rank = 0; rank < size; ++rank)
-    threads.emplace_back([&, rank] {
-      RankBackend backend(exchange, rank);
-      const auto model =
-          make(backend, {.max_rows = 16, .max_positions = 128, .parallel = {rank, size}});
-      testing::ModelDriver driver(backend, *model, 64);
-      logits[static_cast<std::size_t>(rank)] = driver.prefill(kPrompt, 16).logits;
-    });
-  for (std::thread& thread : threads) thread.join();
+  threads.run([&](std::int64_t rank) {
+    const auto backend = make_backend(
+        {.device = "cpu-reference", .num_threads = 1, .communicator = &threads.communicator(rank)});
+    const auto model =
+        make(*backend, {.max_rows = 16, .max_positions = 128, .parallel = {rank, size}});
+    testing::ModelDriver driver(*backend, *model, 64);
+    logits[static_cast<std::size_t>(rank)] = driver.prefill(kPrompt, 16).logits;
+  });
   return logits;
 }
 
@@ -101,6 +65,10 @@ TEST(Parallel, UnevenSplitsAreRefused) {
   smollm2.num_key_value_heads = 3;
   expect_contains(refuse(smollm2, 2), {"2", "num_attention_heads 9"});
   check_parallel(smollm2, {0, 1});
+
+  ModelConfig odd = test::small_qwen3_config();
+  odd.vocab_size += 1;
+  expect_contains(refuse(odd, 2), {"vocab_size " + std::to_string(odd.vocab_size)});
 
   const ModelConfig kimi = kimi_k2_config(2, 8);
   for (const std::int64_t size : {1, 2, 4, 8, 16, 32, 64}) check_parallel(kimi, {size - 1, size});

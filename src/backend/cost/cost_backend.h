@@ -27,7 +27,7 @@ class CostBackend final : public Backend {
  public:
   struct Options {
     DType kv_dtype = DType::kBF16;
-    std::int64_t num_ranks = 1;  // of an all_reduce
+    std::int64_t num_ranks = 1;  // of a collective
   };
   explicit CostBackend(const Options& options);
   CostBackend() : CostBackend(Options{}) {}
@@ -68,6 +68,7 @@ class CostBackend final : public Backend {
   void moe_route(const MoeRouteArgs& args) override;
   void moe_experts(const MoeExpertsArgs& args) override;
   void all_reduce(const AllReduceArgs& args) override;
+  void all_gather(const AllGatherArgs& args) override;
   void gather_rows(const GatherRowsArgs& args) override;
   void mla_rope_and_write_kv(const MlaRopeAndWriteKvArgs& args) override;
   void plan_mla_attention(const PlanMlaAttentionArgs& args) override;

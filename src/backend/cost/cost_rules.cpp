@@ -119,6 +119,15 @@ void CostBackend::all_reduce(const AllReduceArgs& args) {
          .message_bytes = bytes_of(args.x)});
 }
 
+void CostBackend::all_gather(const AllGatherArgs& args) {
+  count({.op = "all_gather",
+         .kind = CostKind::kCollective,
+         .rows = args.x.shape(0),
+         .inputs = args.x.shape(1),
+         .activation_bytes = bytes_of(args.x) + bytes_of(args.out),
+         .message_bytes = bytes_of(args.x)});
+}
+
 void CostBackend::gather_rows(const GatherRowsArgs& args) {
   count({.op = "gather_rows",
          .rows = args.rows.shape(0),

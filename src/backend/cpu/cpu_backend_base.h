@@ -6,12 +6,14 @@
 #include "backend/backend.h"
 #include "backend/cpu/ops.h"
 #include "backend/cpu/simd/kernels.h"
+#include "comm/communicator.h"
 
 namespace coppice::cpu {
 
 class CpuBackendBase : public Backend {
  public:
-  explicit CpuBackendBase(int num_threads) : pool_(num_threads) {}
+  CpuBackendBase(int num_threads, Communicator* communicator)
+      : pool_(num_threads), communicator_(communicator) {}
 
   Device device() const override { return Device::kCpu; }
   DType activation_dtype() const override { return DType::kF32; }
@@ -26,7 +28,8 @@ class CpuBackendBase : public Backend {
 
   void embed(const EmbedArgs& args) override { cpu::embed(args, pool_); }
   void moe_route(const MoeRouteArgs& args) override { cpu::moe_route(args, pool_); }
-  void all_reduce(const AllReduceArgs&) override {}  // one rank
+  void all_reduce(const AllReduceArgs& args) override;
+  void all_gather(const AllGatherArgs& args) override;
   void gather_rows(const GatherRowsArgs& args) override { cpu::gather_rows(args, pool_); }
   void mla_rope_and_write_kv(const MlaRopeAndWriteKvArgs& args) override {
     cpu::mla_rope_and_write_kv(args, pool_);
@@ -54,9 +57,12 @@ class CpuBackendBase : public Backend {
 
  private:
   ThreadPool pool_;
+  Communicator* communicator_;         // null: one rank
+  std::vector<float> rank_workspace_;  // of collectives
 };
 
-std::unique_ptr<Backend> make_reference_backend(int num_threads);
-std::unique_ptr<Backend> make_fast_backend(const simd::Kernels& kernels, int num_threads);
+std::unique_ptr<Backend> make_reference_backend(int num_threads, Communicator* communicator);
+std::unique_ptr<Backend> make_fast_backend(const simd::Kernels& kernels, int num_threads,
+                                           Communicator* communicator);
 
 }  // namespace coppice::cpu

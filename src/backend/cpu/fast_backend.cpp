@@ -10,8 +10,8 @@ namespace {
 
 class FastBackend final : public CpuBackendBase {
  public:
-  FastBackend(const simd::Kernels& kernels, int num_threads)
-      : CpuBackendBase(num_threads), kernels_(kernels) {}
+  FastBackend(const simd::Kernels& kernels, int num_threads, Communicator* communicator)
+      : CpuBackendBase(num_threads, communicator), kernels_(kernels) {}
 
   std::string name() const override { return std::string("cpu ") + kernels_.name; }
 
@@ -96,8 +96,9 @@ class FastBackend final : public CpuBackendBase {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_fast_backend(const simd::Kernels& kernels, int num_threads) {
-  return std::make_unique<FastBackend>(kernels, num_threads);
+std::unique_ptr<Backend> make_fast_backend(const simd::Kernels& kernels, int num_threads,
+                                           Communicator* communicator) {
+  return std::make_unique<FastBackend>(kernels, num_threads, communicator);
 }
 
 }  // namespace coppice::cpu

@@ -56,8 +56,8 @@ class ReferenceBackend final : public CpuBackendBase {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_reference_backend(int num_threads) {
-  return std::make_unique<ReferenceBackend>(num_threads);
+std::unique_ptr<Backend> make_reference_backend(int num_threads, Communicator* communicator) {
+  return std::make_unique<ReferenceBackend>(num_threads, communicator);
 }
 
 }  // namespace coppice::cpu

@@ -4,6 +4,7 @@
 
 #include "backend/cuda/cuda_backend_impl.h"
 #include "backend/cuda/cuda_weights.h"
+#include "base/error.h"
 #include "kernels/clock/write_time.h"
 
 namespace coppice {
@@ -51,7 +52,21 @@ Backend::Memory CudaBackend::memory() const {
   return memory;
 }
 
-std::unique_ptr<Backend> make_cuda_backend(int device_index) {
+bool has_cuda() {
+  try {
+    open_cuda_device(0);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kUnsupported) throw;
+    return false;
+  }
+  return true;
+}
+
+std::unique_ptr<Backend> make_cuda_backend(int device_index, Communicator* communicator) {
+  if (communicator != nullptr)
+    throw Error(ErrorKind::kUnsupported,
+                "device 'cuda': the ranks of a tensor-parallel group run on the CPU only (--device "
+                "cpu)");
   return std::make_unique<CudaBackend>(device_index);
 }
 

@@ -77,6 +77,7 @@ class CudaBackend final : public Backend {
   void moe_experts(const MoeExpertsArgs& args) override;
   void moe_block(const MoeBlockArgs& args) override;
   void all_reduce(const AllReduceArgs&) override {}  // one rank
+  void all_gather(const AllGatherArgs& args) override;
   void gather_rows(const GatherRowsArgs& args) override;
 
   void mla_rope_and_write_kv(const MlaRopeAndWriteKvArgs& args) override;

@@ -242,6 +242,15 @@ void CudaBackend::moe_block(const MoeBlockArgs& args) {
                .provenance = args.provenance});
 }
 
+// One rank: its columns are all columns.
+void CudaBackend::all_gather(const AllGatherArgs& args) {
+  COPPICE_CHECK_EQ(args.out.num_bytes(), args.x.num_bytes());
+  cuda_check(
+      cudaMemcpyAsync(args.out.raw(), args.x.raw(), static_cast<std::size_t>(args.x.num_bytes()),
+                      cudaMemcpyDeviceToDevice, stream()),
+      "all_gather");
+}
+
 void CudaBackend::gather_rows(const GatherRowsArgs& args) {
   const auto element = static_cast<std::int64_t>(size_of(args.src.dtype()));
   cuda_check(kernels::gather_rows({.src = args.src.raw(),

@@ -4,7 +4,11 @@
 
 namespace coppice {
 
-std::unique_ptr<Backend> make_cuda_backend(int device_index) {
+bool has_cuda() {
+  return false;
+}
+
+std::unique_ptr<Backend> make_cuda_backend(int device_index, Communicator*) {
   throw Error(ErrorKind::kUnsupported, "device 'cuda:" + std::to_string(device_index) +
                                            "': this build has no CUDA (configure with "
                                            "-DCOPPICE_CUDA=ON)");

@@ -11,10 +11,10 @@ namespace {
 
 constexpr int kMaxThreads = 1024;
 
-// N of "cuda:N"; -1 when the text is something else.
-int cuda_index(const std::string& device) {
+// N of "cuda:N", the rank for "cuda"; -1 when the text is something else.
+int cuda_index(const std::string& device, int rank) {
   constexpr std::string_view kPrefix = "cuda:";
-  if (device == "cuda") return 0;
+  if (device == "cuda") return rank;
   if (!device.starts_with(kPrefix)) return -1;
   int index = -1;
   const char* const end = device.data() + device.size();
@@ -29,21 +29,19 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
     throw Error(ErrorKind::kInvalidArgument, "threads: " + std::to_string(options.num_threads) +
                                                  " is not from 0 to " +
                                                  std::to_string(kMaxThreads));
-  if (options.device == "cpu") return make_cpu_backend(CpuPath::kFast, options.num_threads);
-  if (options.device == "cpu-reference")
-    return make_cpu_backend(CpuPath::kReference, options.num_threads);
-  if (options.device == "cpu-avx2") return make_cpu_backend(CpuPath::kAvx2, options.num_threads);
-  if (options.device == "cpu-avx512")
-    return make_cpu_backend(CpuPath::kAvx512, options.num_threads);
-  if (options.device == "auto") {
-    try {
-      return make_cuda_backend(0);
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::kUnsupported) throw;
-      return make_cpu_backend(CpuPath::kFast, options.num_threads);
-    }
-  }
-  if (const int index = cuda_index(options.device); index >= 0) return make_cuda_backend(index);
+  const auto cpu = [&](CpuPath path) {
+    return make_cpu_backend(path, options.num_threads, options.communicator);
+  };
+  if (options.device == "cpu") return cpu(CpuPath::kFast);
+  if (options.device == "cpu-reference") return cpu(CpuPath::kReference);
+  if (options.device == "cpu-avx2") return cpu(CpuPath::kAvx2);
+  if (options.device == "cpu-avx512") return cpu(CpuPath::kAvx512);
+  const int rank =
+      options.communicator == nullptr ? 0 : static_cast<int>(options.communicator->rank());
+  if (options.device == "auto")
+    return has_cuda() ? make_cuda_backend(rank, options.communicator) : cpu(CpuPath::kFast);
+  if (const int index = cuda_index(options.device, rank); index >= 0)
+    return make_cuda_backend(index, options.communicator);
   throw Error(ErrorKind::kInvalidArgument,
               "device: '" + options.device +
                   "' is none of auto, cpu, cpu-reference, cpu-avx2, cpu-avx512, cuda, cuda:N");

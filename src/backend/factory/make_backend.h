@@ -6,16 +6,19 @@
 
 #include "backend/backend.h"
 #include "backend/device_meter.h"
+#include "comm/communicator.h"
 
 namespace coppice {
 
 struct BackendOptions {
-  std::string device = "auto";  // "auto", "cpu", "cpu-reference", "cpu-avx2",
-                                // "cpu-avx512", "cuda" or "cuda:N"
-  int num_threads = 0;          // CPU threads; 0: all that this process may use
+  std::string device = "auto";           // "auto", "cpu", "cpu-reference", "cpu-avx2",
+                                         // "cpu-avx512", "cuda" or "cuda:N"; several ranks: a CPU
+  int num_threads = 0;                   // CPU threads; 0: all that this process may use
+  Communicator* communicator = nullptr;  // of this tensor-parallel rank; null: one rank
 };
 
-// Throws Error(kUnsupported) with the cause when the device is absent or not built in.
+// The communicator outlives the backend. Throws Error(kUnsupported) with the cause when the device
+// is absent or not built in.
 std::unique_ptr<Backend> make_backend(const BackendOptions& options);
 
 // For a backend that make_backend gave, which must outlive it.

@@ -47,6 +47,10 @@ struct TinyOptions {
   std::int64_t max_rounds_ahead = -1;
   std::function<std::unique_ptr<Drafter>(Backend&)> make_drafter = {};
   std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> wrap_backend = {};
+  std::int64_t tensor_parallel_size = 1;
+  // With several ranks, in place of wrap_backend: runs on each rank's thread.
+  std::function<std::unique_ptr<Backend>(std::int64_t rank, std::unique_ptr<Backend>)> wrap_rank =
+      {};
 };
 
 inline SpeculativeConfig plain() {
@@ -65,6 +69,24 @@ inline SpeculativeConfig ngram() {
 // A clock that nobody advances: the engine must not need time.
 inline const FakeClock kStillClock;
 
+inline EngineParts tiny_parts(const TinyOptions& options, std::int64_t rank,
+                              Communicator* communicator) {
+  EngineParts parts;
+  parts.clock = &kStillClock;
+  parts.backend = make_backend(
+      {.device = options.device, .num_threads = options.num_threads, .communicator = communicator});
+  if (options.wrap_backend) parts.backend = options.wrap_backend(std::move(parts.backend));
+  if (options.wrap_rank) parts.backend = options.wrap_rank(rank, std::move(parts.backend));
+  const ModelOptions model_options{.max_rows = 512,
+                                   .max_positions = options.max_model_len,
+                                   .parallel = {rank, options.tensor_parallel_size}};
+  parts.model = load_model(*parts.backend, options.model, model_options);
+  parts.drafter_model =
+      load_dflash_model(*parts.backend, kTinyK2Dflash, *parts.model, model_options);
+  parts.make_drafter = options.make_drafter;
+  return parts;
+}
+
 inline std::unique_ptr<Engine> make_tiny_engine(const TinyOptions& options) {
   EngineConfig config;
   config.speculative = options.speculative;
@@ -75,15 +97,17 @@ inline std::unique_ptr<Engine> make_tiny_engine(const TinyOptions& options) {
   config.enable_prefix_caching = options.enable_prefix_caching;
   config.prefix_cache_exact = options.prefix_cache_exact;
   config.max_rounds_ahead = options.max_rounds_ahead;
-  EngineParts parts;
-  parts.clock = &kStillClock;
-  parts.backend = make_backend({.device = options.device, .num_threads = options.num_threads});
-  if (options.wrap_backend) parts.backend = options.wrap_backend(std::move(parts.backend));
-  const ModelOptions model_options{.max_rows = 512, .max_positions = options.max_model_len};
-  parts.model = load_model(*parts.backend, options.model, model_options);
-  parts.drafter_model =
-      load_dflash_model(*parts.backend, kTinyK2Dflash, *parts.model, model_options);
-  parts.make_drafter = options.make_drafter;
+  if (options.tensor_parallel_size == 1)
+    return std::make_unique<Engine>(config, tiny_parts(options, 0, nullptr));
+  const auto threads = std::make_shared<RankThreads>(options.tensor_parallel_size);
+  std::vector<EngineParts> ranks(static_cast<std::size_t>(options.tensor_parallel_size));
+  threads->run([&](std::int64_t rank) {
+    ranks[static_cast<std::size_t>(rank)] = tiny_parts(options, rank, &threads->communicator(rank));
+  });
+  EngineParts parts = std::move(ranks.front());
+  parts.peers.assign(std::make_move_iterator(ranks.begin() + 1),
+                     std::make_move_iterator(ranks.end()));
+  parts.threads = threads;
   return std::make_unique<Engine>(config, std::move(parts));
 }
 

@@ -109,6 +109,22 @@ RowResults run_all_reduce(Backend& backend, const std::vector<std::int64_t>& row
   return results;
 }
 
+RowResults run_all_gather(Backend& backend, const std::vector<std::int64_t>& rows) {
+  constexpr std::int64_t kSize = 40;
+  Staging s(backend);
+  const auto count = static_cast<std::int64_t>(rows.size());
+  std::vector<float> values;
+  for (const std::int64_t row : rows)
+    for (std::int64_t i = 0; i < kSize; ++i)
+      values.push_back(row == kPadding ? std::numeric_limits<float>::quiet_NaN()
+                                       : noise(1, row, i));
+  const Tensor out = s.f32_out(count, {kSize});
+  backend.all_gather({.x = s.f32({count, kSize}, values), .out = out});
+  RowResults results;
+  s.collect(out, rows, results);
+  return results;
+}
+
 RowResults run_gather_rows(Backend& backend, const std::vector<std::int64_t>& rows) {
   constexpr std::int64_t kSource = 19, kSize = 33;
   Staging s(backend);
@@ -145,6 +161,7 @@ void add_row_cases(std::vector<OpCase>& cases) {
         [size](Backend& b, const Rows& r) { return run_silu_mul(b, r, size); });
   }
   add("all_reduce", "one rank", 0, 0, run_all_reduce);
+  add("all_gather", "one rank", 0, 0, run_all_gather);
   add("gather_rows", "with gaps", 0, 0, run_gather_rows);
 }
 
