@@ -73,7 +73,7 @@ def check(holds, what):
 
 
 def test_guide_lines(binary):
-    server = Serve(binary, str(MODEL), "-tp", "8", "--mm-encoder-tp-mode", "data", "--trust-remote-code",
+    server = Serve(binary, str(MODEL), "-tp", "2", "--mm-encoder-tp-mode", "data", "--trust-remote-code",
                    "--tool-call-parser", "kimi_k2", "--reasoning-parser", "kimi_k2")
     check(503 in server.seen, "the port answers 503 while the model loads")
     code, log = server.stop()
@@ -82,7 +82,7 @@ def test_guide_lines(binary):
     for line in ("Starting Coppice server on http://127.0.0.1:", "GPU KV cache size:", "Maximum concurrency for",
                  "Available routes are:", "Application startup complete."):
         check(line in log, f"log line: {line}")
-    server = Serve(binary, "--model-path", str(MODEL), "--tp", "8", "--trust-remote-code", "--tool-call-parser",
+    server = Serve(binary, "--model-path", str(MODEL), "--tp", "2", "--trust-remote-code", "--tool-call-parser",
                    "kimi_k2", "--reasoning-parser", "kimi_k2")
     check(server.stop()[0] == 0, "SGLang's command line of the K2.5 guide")
 
