@@ -29,6 +29,7 @@ class RoutingRecorder : public ForwardingBackend {
   using ForwardingBackend::ForwardingBackend;
 
   void run_graph(const GraphKey& /*key*/, const std::function<void()>& body) override { body(); }
+  void moe_block(const MoeBlockArgs& args) override { Backend::moe_block(args); }
   void moe_route(const MoeRouteArgs& args) override {
     ForwardingBackend::moe_route(args);
     const std::vector<float> logits = read<float>(args.logits), bias = read<float>(args.bias);
@@ -101,6 +102,8 @@ class RoundedBackend : public ForwardingBackend {
     ForwardingBackend::silu_mul(args);
     round(args.out);
   }
+  // Fused ops step by step: each step is watched or rounded.
+  void moe_block(const MoeBlockArgs& args) override { Backend::moe_block(args); }
   void moe_experts(const MoeExpertsArgs& args) override {
     ForwardingBackend::moe_experts(args);
     round(args.out);
