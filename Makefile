@@ -12,7 +12,7 @@ help:
 	@echo "make check     formatting, layer table, clang-tidy"
 	@echo "make sanitize  the tests under ASan+UBSan and TSan"
 	@echo "make bench     kernels and rounds against the memory bandwidth of this machine"
-	@echo "make report    README's table and build/report.html from docs/results"
+	@echo "make report    README's table, build/report.html and .pdf from docs/results"
 	@echo "make cuda      the CUDA build (needs the toolkit); make cuda-all for every architecture"
 	@echo "make format    clang-format in place"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""From the results of all benchmarks (docs/results) the table of README.md between its markers, and one HTML report.
+"""From the results of all benchmarks (docs/results) the table of README.md between its markers, and one HTML report, printed to PDF too.
 
-  scripts/report.py               rewrites the table, writes build/report.html
+  scripts/report.py               rewrites the table, writes build/report.html and, where Chromium is, build/report.pdf
   scripts/report.py --check       compares README.md with its data; writes nothing
   scripts/report.py --self-test   a changed number is noticed
 
@@ -10,7 +10,11 @@ import html
 import json
 import pathlib
 import re
+import subprocess
 import sys
+import tempfile
+
+import chromium
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
@@ -224,6 +228,25 @@ def main():
     target.parent.mkdir(exist_ok=True)
     target.write_text(report())
     print(f"README.md and {target.relative_to(ROOT)}")
+    return print_pdf(target, target.with_suffix(".pdf"))
+
+
+def print_pdf(page, pdf):
+    """Chromium prints the report; without one it says that there is no PDF."""
+    browser = chromium.find()
+    if browser is None:
+        print(f"no Chromium here: {pdf.relative_to(ROOT)} is skipped (scripts/setup.sh --oracles installs it)")
+        return 0
+    pdf.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--host-resolver-rules=MAP * ~NOTFOUND",
+                        "--no-pdf-header-footer", f"--print-to-pdf={pdf}", page.as_uri()],
+                       check=True, timeout=240, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    data = pdf.read_bytes()
+    if not data.startswith(b"%PDF-") or len(re.findall(rb"/Type\s*/Page\b", data)) < 2:
+        print(f"{pdf.relative_to(ROOT)} is no report of several pages")
+        return 1
+    print(pdf.relative_to(ROOT))
     return 0
 
 
