@@ -14,31 +14,17 @@
 
 #include "base/random_values.h"
 #include "params.h"
+#include "peer.h"
 #include "sm90/decode/dense/splitkv_mla.h"
 #include "smxx/decode/combine/combine.h"
 #include "smxx/decode/get_decoding_sched_meta/get_decoding_sched_meta.h"
 
 namespace {
 
-#define CHECK(call)                                                       \
-  do {                                                                    \
-    const cudaError_t error = (call);                                     \
-    if (error != cudaSuccess) {                                           \
-      std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(error)); \
-      std::exit(1);                                                       \
-    }                                                                     \
-  } while (0)
+using peer::device;
 
 constexpr int kWidth = 576, kRank = 512, kBlock = 64;
 constexpr double kCacheBytes = 4.0 * 60 * 1024 * 1024;
-
-template <class T>
-T* device(size_t count) {
-  void* pointer = nullptr;
-  CHECK(cudaMalloc(&pointer, count * sizeof(T)));
-  CHECK(cudaMemset(pointer, 0, count * sizeof(T)));
-  return static_cast<T*>(pointer);
-}
 
 __global__ void fill(__nv_bfloat16* to, size_t count, uint64_t seed) {
   for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < count;
@@ -184,33 +170,6 @@ double check(Attention& a, const Shape& s, cudaStream_t stream) {
   return worst / largest;
 }
 
-double time_us(Attention& a, cudaStream_t stream) {
-  const int calls = std::max<int>(16, std::min<int>(a.caches.size(), 200));
-  cudaGraph_t graph;
-  cudaGraphExec_t executable;
-  CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  for (int i = 0; i < calls; ++i) a.run(i, stream);
-  CHECK(cudaStreamEndCapture(stream, &graph));
-  CHECK(cudaGraphInstantiate(&executable, graph, 0));
-  cudaEvent_t begin, end;
-  CHECK(cudaEventCreate(&begin));
-  CHECK(cudaEventCreate(&end));
-  std::vector<float> times;
-  for (int i = 0; i < 11; ++i) {
-    float ms = 0;
-    CHECK(cudaEventRecord(begin, stream));
-    CHECK(cudaGraphLaunch(executable, stream));
-    CHECK(cudaEventRecord(end, stream));
-    CHECK(cudaEventSynchronize(end));
-    CHECK(cudaEventElapsedTime(&ms, begin, end));
-    if (i >= 2) times.push_back(ms * 1000 / calls);
-  }
-  CHECK(cudaGraphExecDestroy(executable));
-  CHECK(cudaGraphDestroy(graph));
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -223,9 +182,11 @@ int main(int argc, char** argv) {
     for (const int context : {1024, 8192, 32768, 131072})
       for (const int tree : {1, 17, 33, 64}) shapes.push_back({heads, 1, context, tree});
     for (const int context : {8192, 32768, 131072})
-      for (const int tree : {1, 17}) shapes.push_back({heads, 8, context, tree});
+      for (const int tree : {1, 17, 64}) {
+        if (heads == 8 || tree < 64) shapes.push_back({heads, 8, context, tree});
+      }
   }
-  std::string json = "{\"peers\": {";
+  peer::Report report("FlashMLA");
   for (const Shape& s : shapes) {
     Attention attention;
     make(attention, s, stream);
@@ -233,22 +194,9 @@ int main(int argc, char** argv) {
                             " B=" + std::to_string(s.batch) + " L=" + std::to_string(s.context) +
                             " T=" + std::to_string(s.tree);
     const double error = s.keys() > kMaxChecked ? 0 : check(attention, s, stream);
-    if (!(error < 2e-2)) {
-      std::printf("%-28s WRONG: error %.3g\n", key.c_str(), error);
-      return 1;
-    }
-    const double us = time_us(attention, stream);
-    std::printf("%-28s FlashMLA %9.2f us, error %.1e\n", key.c_str(), us, error);
-    std::fflush(stdout);
-    char item[160];
-    std::snprintf(item, sizeof(item), "%s\n \"%s\": [{\"name\": \"FlashMLA\", \"us\": %.3f}]",
-                  &s == &shapes[0] ? "" : ",", key.c_str(), us);
-    json += item;
+    if (!report.accept(key, error, 2e-2)) return 1;
+    const int calls = std::max<int>(16, std::min<int>(attention.caches.size(), 200));
+    report.add(key, peer::time_us(calls, stream, [&](int i) { attention.run(i, stream); }), error);
   }
-  json += "\n}}\n";
-  if (argc < 2) return 0;
-  std::FILE* const file = std::fopen(argv[1], "w");
-  if (file == nullptr) return 1;
-  std::fputs(json.c_str(), file);
-  return std::fclose(file);
+  return argc < 2 ? 0 : report.write(argv[1]);
 }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/random_values.h"
+#include "peer.h"
 // clang-format off
 #include "marlin_launch.inc"
 #include "marlin_template.h"
@@ -25,31 +26,10 @@ namespace marlin_moe_wna16 {
 
 namespace {
 
-#define CHECK(call)                                                       \
-  do {                                                                    \
-    const cudaError_t error = (call);                                     \
-    if (error != cudaSuccess) {                                           \
-      std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(error)); \
-      std::exit(1);                                                       \
-    }                                                                     \
-  } while (0)
+using peer::device;
+using peer::to_device;
 
 constexpr int kExperts = 384, kTopK = 8, kHidden = 7168, kRoutings = 8;
-
-template <class T>
-T* device(size_t count) {
-  void* pointer = nullptr;
-  CHECK(cudaMalloc(&pointer, count * sizeof(T)));
-  CHECK(cudaMemset(pointer, 0, count * sizeof(T)));
-  return static_cast<T*>(pointer);
-}
-
-template <class T>
-T* to_device(const std::vector<T>& values) {
-  T* pointer = device<T>(values.size());
-  CHECK(cudaMemcpy(pointer, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
-  return pointer;
-}
 
 // Expert e's weights are all nibble_of(e) - 8 with one scale: a layout-free check. Timed with
 // random nibbles.
@@ -267,63 +247,22 @@ double check(const Experts& e, const Step& s, cudaStream_t stream) {
   return worst;
 }
 
-double time_us(const Experts& e, const Step& s, cudaStream_t stream) {
-  const int calls = 16;
-  cudaGraph_t graph;
-  cudaGraphExec_t executable;
-  CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  for (int i = 0; i < calls; ++i) run(e, s, i, stream);
-  CHECK(cudaStreamEndCapture(stream, &graph));
-  CHECK(cudaGraphInstantiate(&executable, graph, 0));
-  cudaEvent_t begin, end;
-  CHECK(cudaEventCreate(&begin));
-  CHECK(cudaEventCreate(&end));
-  std::vector<float> times;
-  for (int i = 0; i < 13; ++i) {
-    float ms = 0;
-    CHECK(cudaEventRecord(begin, stream));
-    CHECK(cudaGraphLaunch(executable, stream));
-    CHECK(cudaEventRecord(end, stream));
-    CHECK(cudaEventSynchronize(end));
-    CHECK(cudaEventElapsedTime(&ms, begin, end));
-    if (i >= 2) times.push_back(ms * 1000 / calls);
-  }
-  CHECK(cudaGraphExecDestroy(executable));
-  CHECK(cudaGraphDestroy(graph));
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   cudaStream_t stream;
   CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  std::string json = "{\"peers\": {";
-  bool first = true;
+  peer::Report report("Marlin MoE");
   for (const int ranks : {8, 1}) {
     const Experts experts = make_experts(2048 / ranks, ranks == 8 ? 8 : 1);
     for (const int rows : {1, 2, 4, 8, 17, 33, 64, 128, 256, 512, 1024}) {
       const Step step = make_step(rows, experts.width);
       const double error = check(experts, step, stream);
       const std::string key = "experts tp" + std::to_string(ranks) + " M=" + std::to_string(rows);
-      if (!(error < 3e-2)) {
-        std::printf("%-24s WRONG: error %.3g\n", key.c_str(), error);
-        return 1;
-      }
-      const double us = time_us(experts, step, stream);
-      std::printf("%-24s Marlin MoE %9.2f us, error %.1e\n", key.c_str(), us, error);
-      char item[160];
-      std::snprintf(item, sizeof(item), "%s\n \"%s\": [{\"name\": \"Marlin MoE\", \"us\": %.3f}]",
-                    first ? "" : ",", key.c_str(), us);
-      json += item;
-      first = false;
+      if (!report.accept(key, error, 3e-2)) return 1;
+      const auto one = [&](int call) { run(experts, step, call, stream); };
+      report.add(key, peer::time_us(16, stream, one), error);
     }
   }
-  json += "\n}}\n";
-  if (argc < 2) return 0;
-  std::FILE* const file = std::fopen(argv[1], "w");
-  if (file == nullptr) return 1;
-  std::fputs(json.c_str(), file);
-  return std::fclose(file);
+  return argc < 2 ? 0 : report.write(argv[1]);
 }
