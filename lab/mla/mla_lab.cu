@@ -518,20 +518,36 @@ void small() {
   check_world("small prompt", w, 1);
 }
 
+// SM clocks and nanoseconds; two stamps give the clock rate in between.
+__global__ void stamp(unsigned long long* out) {
+  unsigned long long ns;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
+  out[0] = clock64(), out[1] = ns;
+}
+
+double clock_mhz = 0;  // during the latest median_us
+
 float median_us(cudaGraphExec_t g, cudaStream_t s, int calls) {
+  auto* stamps = device<unsigned long long>(4);
   cudaEvent_t a, b;
   CK(cudaEventCreate(&a));
   CK(cudaEventCreate(&b));
   std::vector<float> t;
   for (int i = 0; i < 9; i++) {
+    if (i == 2) stamp<<<1, 1, 0, s>>>(stamps);
     CK(cudaEventRecord(a, s));
     CK(cudaGraphLaunch(g, s));
     CK(cudaEventRecord(b, s));
+    if (i == 8) stamp<<<1, 1, 0, s>>>(stamps + 2);
     CK(cudaStreamSynchronize(s));
     float ms;
     CK(cudaEventElapsedTime(&ms, a, b));
     if (i > 1) t.push_back(ms * 1000 / calls);
   }
+  unsigned long long h[4];
+  CK(cudaMemcpy(h, stamps, sizeof h, cudaMemcpyDeviceToHost));
+  cudaFree(stamps);
+  clock_mhz = double(h[2] - h[0]) / (h[3] - h[1]) * 1e3;
   std::sort(t.begin(), t.end());
   return t[t.size() / 2];
 }
@@ -550,7 +566,7 @@ __global__ void read_all(const uint4* p, size_t n, uint4* sink) {
   if (acc.x == 0x12345) *sink = acc;
 }
 
-void time_all() {
+void time_all(bool quick) {
   cudaStream_t s;
   CK(cudaStreamCreate(&s));
   double ceiling;
@@ -568,19 +584,25 @@ void time_all() {
     cudaFree(p);
   }
   printf("== time; read ceiling %.2f TB/s (plain loads)\n", ceiling);
-  printf("%5s %3s %7s %3s | %9s %9s %8s %9s %9s\n", "heads", "B", "L", "T", "us", "floor us",
-         "x floor", "GB/s", "TFLOP/s");
+  printf("%5s %3s %7s %3s | %9s %9s %8s %9s %9s %6s\n", "heads", "B", "L", "T", "us", "floor us",
+         "x floor", "GB/s", "TFLOP/s", "MHz");
   struct Case {
     int heads, batch, context, nodes;
   };
   std::vector<Case> cases;
-  for (int L : {1024, 4096, 8192, 32768, 131072})
+  if (quick)
+    cases = {{8, 1, 1024, 17},  {8, 1, 8192, 1},   {8, 1, 8192, 17},   {8, 1, 8192, 33},
+             {8, 1, 8192, 64},  {8, 1, 32768, 1},  {8, 1, 32768, 17},  {8, 1, 32768, 64},
+             {8, 1, 131072, 1}, {8, 8, 8192, 17},  {8, 8, 8192, 64},   {8, 8, 32768, 1},
+             {8, 8, 32768, 17}, {8, 8, 32768, 64}, {8, 8, 131072, 17}, {64, 1, 32768, 17},
+             {64, 8, 8192, 17}};
+  for (int L : quick ? std::vector<int>{} : std::vector<int>{1024, 4096, 8192, 32768, 131072})
     for (int T : {1, 17, 33, 64}) cases.push_back({8, 1, L, T});
-  for (int L : {1024, 8192, 32768, 131072})
+  for (int L : quick ? std::vector<int>{} : std::vector<int>{1024, 8192, 32768, 131072})
     for (int T : {1, 8, 17, 64}) cases.push_back({8, 8, L, T});
-  for (int L : {8192, 32768, 131072})
+  for (int L : quick ? std::vector<int>{} : std::vector<int>{8192, 32768, 131072})
     for (int T : {1, 17, 33}) cases.push_back({64, 1, L, T});
-  for (int L : {8192, 32768})
+  for (int L : quick ? std::vector<int>{} : std::vector<int>{8192, 32768})
     for (int T : {1, 17}) cases.push_back({64, 8, L, T});
   for (auto& c : cases) {
     World w;
@@ -612,8 +634,8 @@ void time_all() {
     const double io = double(c.batch) * c.nodes * c.heads * (576 + 512) * 2;
     const double flops = double(c.batch) * c.nodes * c.heads * (c.context + c.nodes) * 2.0 * 1088;
     const double floor = std::max((kv + io) / 4.61e6, flops / 793e6);
-    printf("%5d %3d %7d %3d | %9.1f %9.1f %8.2f %9.0f %9.0f\n", c.heads, c.batch, c.context,
-           c.nodes, us, floor, us / floor, (kv + io) / us / 1e3, flops / us / 1e6);
+    printf("%5d %3d %7d %3d | %9.1f %9.1f %8.2f %9.0f %9.0f %6.0f\n", c.heads, c.batch, c.context,
+           c.nodes, us, floor, us / floor, (kv + io) / us / 1e3, flops / us / 1e6, clock_mhz);
     fflush(stdout);
   }
 }
@@ -670,7 +692,8 @@ int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "check";
   if (mode == "check") check();
   if (mode == "bits") prompt_bits(), bits();
-  if (mode == "time") time_all();
+  if (mode == "time") time_all(false);
+  if (mode == "quick") time_all(true);
   if (mode == "prefill") time_prefill(true);
   if (mode == "prefill_decode") time_prefill(false);
   if (mode == "stress") stress();
