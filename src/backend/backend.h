@@ -112,6 +112,7 @@ class Backend {
 
   // ---- Attention
   virtual void mla_rope_and_write_kv(const MlaRopeAndWriteKvArgs& args) = 0;
+  virtual void mla_queries(const MlaQueriesArgs& args);  // fused
   // Once per forward pass, before the first mla_attention with this metadata: lays out its work.
   virtual void plan_mla_attention(const PlanMlaAttentionArgs& args) = 0;
   virtual void mla_attention(const MlaAttentionArgs& args) = 0;

@@ -37,4 +37,25 @@ void Backend::moe_block(const MoeBlockArgs& args) {
                .provenance = args.provenance});
 }
 
+void Backend::mla_queries(const MlaQueriesArgs& args) {
+  const std::int64_t q_lora_rank = args.q_norm.shape(0);
+  rms_norm({.x = args.qkv_a.columns(0, q_lora_rank),
+            .weight = args.q_norm,
+            .eps = args.eps,
+            .out = args.c_q});
+  linear({.x = args.c_q, .weight = args.q_b, .out = args.q, .provenance = args.provenance});
+  head_linear({.x = args.q_nope(),
+               .weight = args.k_absorbed,
+               .out = args.q_lat,
+               .provenance = args.provenance});
+  mla_rope_and_write_kv({.q_pe = args.q_pe(),
+                         .kv_a = args.kv_a(),
+                         .kv_norm = args.kv_norm,
+                         .eps = args.eps,
+                         .cos_sin = args.cos_sin,
+                         .positions = args.positions,
+                         .slots = args.slots,
+                         .cache = args.cache});
+}
+
 }  // namespace coppice

@@ -216,6 +216,40 @@ struct MlaRopeAndWriteKvArgs {
   Tensor cache;      // [num_blocks, kBlockSize, kv_lora_rank + rope_dim] kv dtype
 };
 
+// From the first projection of an MLA layer to what its attention reads. Equal bit for bit to
+// rms_norm, linear, head_linear and mla_rope_and_write_kv:
+//   c_q = rms_norm(qkv_a's query part), q = q_b c_q, q_lat[h] = k_absorbed[h] q_nope[h],
+//   q_pe rotated in place, [norm of the latent | rotated k_pe] to the cache.
+struct MlaQueriesArgs {
+  Tensor qkv_a;    // [T, q_lora_rank + kv_lora_rank + rope_dim] act
+  Tensor q_norm;   // [q_lora_rank] f32
+  Tensor kv_norm;  // [kv_lora_rank] f32
+  float eps = 0;
+  const LinearWeight* q_b = nullptr;         // [num_heads * (nope_dim + rope_dim), q_lora_rank]
+  const LinearWeight* k_absorbed = nullptr;  // [num_heads * kv_lora_rank, nope_dim]
+  Tensor cos_sin;                            // as of MlaRopeAndWriteKvArgs, like the next three
+  Tensor positions;
+  Tensor slots;
+  Tensor cache;
+  Provenance provenance = Provenance::kDecided;
+  Tensor c_q;    // [T, q_lora_rank] act, scratch: left as it is or overwritten
+  Tensor q;      // [T, num_heads * nope_dim + num_heads * rope_dim] act: scratch, then q_pe
+  Tensor q_lat;  // [T, num_heads, kv_lora_rank] act
+
+  // Of q.
+  Tensor q_nope() const {
+    return q.columns(0, num_heads() * nope_dim()).reshape({q.shape(0), num_heads(), nope_dim()});
+  }
+  Tensor q_pe() const {
+    return q.columns(num_heads() * nope_dim(), num_heads() * rope_dim())
+        .reshape({q.shape(0), num_heads(), rope_dim()});
+  }
+  Tensor kv_a() const { return qkv_a.columns(q_norm.shape(0), kv_norm.shape(0) + rope_dim()); }
+  std::int64_t num_heads() const { return q_lat.shape(1); }
+  std::int64_t nope_dim() const { return k_absorbed->in_features; }
+  std::int64_t rope_dim() const { return q.shape(1) / num_heads() - nope_dim(); }
+};
+
 struct PlanMlaAttentionArgs {
   const AttentionMetadata* metadata = nullptr;
   std::int64_t num_heads = 0;

@@ -52,23 +52,22 @@ void AttentionBlock::run(Backend& backend, const AttentionLayer& layer) const {
   backend.add_rms_norm(
       {.residual = residual, .delta = delta, .weight = input_norm, .eps = 1e-5f, .out = x});
   backend.linear({.x = x, .weight = &layer.qkv_a, .out = qkv_a});
-  backend.rms_norm(
-      {.x = qkv_a.columns(0, n.q_lora_rank), .weight = q_norm, .eps = 1e-5f, .out = c_q});
-  backend.linear({.x = c_q, .weight = &layer.q_b, .out = q});
-  const Tensor q_pe = q.columns(H * n.nope_dim, H * n.rope_dim).reshape({T, H, n.rope_dim});
-  backend.head_linear({.x = q.columns(0, H * n.nope_dim).reshape({T, H, n.nope_dim}),
-                       .weight = &layer.k_absorbed,
-                       .out = q_lat});
-  backend.mla_rope_and_write_kv({.q_pe = q_pe,
-                                 .kv_a = qkv_a.columns(n.q_lora_rank, n.kv_lora_rank + n.rope_dim),
-                                 .kv_norm = kv_norm,
-                                 .eps = 1e-5f,
-                                 .cos_sin = cos_sin,
-                                 .positions = positions,
-                                 .slots = slots,
-                                 .cache = layer.cache});
+  const MlaQueriesArgs queries = {.qkv_a = qkv_a,
+                                  .q_norm = q_norm,
+                                  .kv_norm = kv_norm,
+                                  .eps = 1e-5f,
+                                  .q_b = &layer.q_b,
+                                  .k_absorbed = &layer.k_absorbed,
+                                  .cos_sin = cos_sin,
+                                  .positions = positions,
+                                  .slots = slots,
+                                  .cache = layer.cache,
+                                  .c_q = c_q,
+                                  .q = q,
+                                  .q_lat = q_lat};
+  backend.mla_queries(queries);
   backend.mla_attention({.q_lat = q_lat,
-                         .q_pe = q_pe,
+                         .q_pe = queries.q_pe(),
                          .cache = layer.cache,
                          .metadata = &metadata,
                          .scale = 1 / std::sqrt(static_cast<float>(n.nope_dim + n.rope_dim)),

@@ -58,6 +58,9 @@ void RoundTracer::gather_rows(const GatherRowsArgs& args) {
 void RoundTracer::mla_rope_and_write_kv(const MlaRopeAndWriteKvArgs& args) {
   if (takes(RoundPart::kAttention)) inner_->mla_rope_and_write_kv(args);
 }
+void RoundTracer::mla_queries(const MlaQueriesArgs& args) {
+  if (takes(RoundPart::kDense)) inner_->mla_queries(args);
+}
 void RoundTracer::plan_mla_attention(const PlanMlaAttentionArgs& args) {
   if (takes(RoundPart::kAttention)) inner_->plan_mla_attention(args);
 }

@@ -62,6 +62,7 @@ class RoundTracer final : public ForwardingBackend {
   void moe_block(const MoeBlockArgs& args) override;
   void gather_rows(const GatherRowsArgs& args) override;
   void mla_rope_and_write_kv(const MlaRopeAndWriteKvArgs& args) override;
+  void mla_queries(const MlaQueriesArgs& args) override;
   void plan_mla_attention(const PlanMlaAttentionArgs& args) override;
   void mla_attention(const MlaAttentionArgs& args) override;
   void gqa_rope_and_write_kv(const GqaRopeAndWriteKvArgs& args) override;

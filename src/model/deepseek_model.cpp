@@ -107,32 +107,24 @@ void DeepseekModel::attention(const DeepseekLayerWeights& layer, const ForwardBa
   const Tensor qkv_a = qkv_a_.rows(0, T);  // [T, q_lora_rank + kv_lora_rank + rope_dim]
   backend_.linear(
       {.x = x_.rows(0, T), .weight = &layer.qkv_a, .out = qkv_a, .provenance = provenance});
-  const Tensor kv_a = qkv_a.columns(c.q_lora_rank, c.kv_lora_rank + c.qk_rope_head_dim);
-
-  const Tensor c_q = c_q_.rows(0, T);  // [T, q_lora_rank]
-  backend_.rms_norm({.x = qkv_a.columns(0, c.q_lora_rank),
-                     .weight = layer.q_a_layernorm,
-                     .eps = eps_,
-                     .out = c_q});
-  const Tensor q = q_.rows(0, T);  // [T, H * nope_dim + H * rope_dim]
-  backend_.linear({.x = c_q, .weight = &layer.q_b, .out = q, .provenance = provenance});
-  const Tensor q_nope = heads_of(q, 0, H, c.qk_nope_head_dim);
-  const Tensor q_pe = heads_of(q, H * c.qk_nope_head_dim, H, c.qk_rope_head_dim);
-
-  const Tensor q_lat = heads_of(q_lat_.rows(0, T), 0, H, c.kv_lora_rank);
-  backend_.head_linear(
-      {.x = q_nope, .weight = &layer.k_absorbed, .out = q_lat, .provenance = provenance});
-  backend_.mla_rope_and_write_kv({.q_pe = q_pe,
-                                  .kv_a = kv_a,
+  const MlaQueriesArgs queries = {.qkv_a = qkv_a,
+                                  .q_norm = layer.q_a_layernorm,
                                   .kv_norm = layer.kv_a_layernorm,
                                   .eps = eps_,
+                                  .q_b = &layer.q_b,
+                                  .k_absorbed = &layer.k_absorbed,
                                   .cos_sin = rope_.cos_sin,
                                   .positions = batch.positions,
                                   .slots = batch.slots,
-                                  .cache = cache});
+                                  .cache = cache,
+                                  .provenance = provenance,
+                                  .c_q = c_q_.rows(0, T),
+                                  .q = q_.rows(0, T),  // [T, H * nope_dim + H * rope_dim]
+                                  .q_lat = heads_of(q_lat_.rows(0, T), 0, H, c.kv_lora_rank)};
+  backend_.mla_queries(queries);
   const Tensor o_lat = heads_of(o_lat_.rows(0, T), 0, H, c.kv_lora_rank);
-  backend_.mla_attention({.q_lat = q_lat,
-                          .q_pe = q_pe,
+  backend_.mla_attention({.q_lat = queries.q_lat,
+                          .q_pe = queries.q_pe(),
                           .cache = cache,
                           .metadata = &batch.attention,
                           .scale = static_cast<float>(c.softmax_scale()),

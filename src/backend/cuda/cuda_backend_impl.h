@@ -81,6 +81,7 @@ class CudaBackend final : public Backend {
   void gather_rows(const GatherRowsArgs& args) override;
 
   void mla_rope_and_write_kv(const MlaRopeAndWriteKvArgs& args) override;
+  void mla_queries(const MlaQueriesArgs& args) override;
   void plan_mla_attention(const PlanMlaAttentionArgs& args) override;
   void mla_attention(const MlaAttentionArgs& args) override;
   void gqa_rope_and_write_kv(const GqaRopeAndWriteKvArgs& args) override;

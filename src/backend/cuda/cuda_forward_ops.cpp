@@ -4,6 +4,7 @@
 #include "backend/cuda/kernel_args.h"
 #include "kernels/gemm/skinny_gemm.h"
 #include "kernels/gqa/gqa_attention.h"
+#include "kernels/mla/mla_queries.h"
 #include "kernels/moe/moe_experts.h"
 #include "kernels/moe/moe_prepare.h"
 #include "kernels/moe/moe_route.h"
@@ -27,6 +28,10 @@ kernels::MoeRouteParams route_params(const MoeRouteArgs& args) {
           .top_k = to_int(args.topk_ids.shape(1)),
           .routed_scaling_factor = args.routed_scaling_factor,
           .norm_topk_prob = args.norm_topk_prob};
+}
+
+const void* matrix_of(const LinearWeight& weight) {
+  return static_cast<const CudaMatrix*>(weight.packed.get())->data.data();
 }
 
 }  // namespace
@@ -82,7 +87,7 @@ bool CudaBackend::fits_tensor_cores(const Tensor& x, const Tensor& out, std::int
 void CudaBackend::product(const Tensor& x, const LinearWeight& weight, const Tensor& out,
                           std::int64_t num_heads, Provenance provenance) {
   const std::int64_t outputs = weight.out_features / num_heads, inputs = weight.in_features;
-  const void* const matrix = static_cast<const CudaMatrix*>(weight.packed.get())->data.data();
+  const void* const matrix = matrix_of(weight);
   const bool out_is_f32 = out.dtype() == DType::kF32;
   if (!fits_tensor_cores(x, out, outputs, inputs)) {
     cuda_check(kernels::row_product({.x = x.raw(),
@@ -123,18 +128,17 @@ bool CudaBackend::prompt_product(const Tensor& x, const LinearWeight& weight, co
   const bool aligned =
       out.row_stride() % 8 == 0 && reinterpret_cast<std::uintptr_t>(out.raw()) % 16 == 0;
   if (cublas_lt_ == nullptr || !aligned) return false;
-  return cublas_lt_->multiply(
-      {.x = x.raw(),
-       .weight = static_cast<const CudaMatrix*>(weight.packed.get())->data.data(),
-       .out = out.raw(),
-       .tokens = x.shape(0),
-       .heads = num_heads,
-       .outputs = weight.out_features / num_heads,
-       .inputs = weight.in_features,
-       .x_stride = x.row_stride(),
-       .out_stride = out.row_stride(),
-       .out_is_f32 = out.dtype() == DType::kF32},
-      stream());
+  return cublas_lt_->multiply({.x = x.raw(),
+                               .weight = matrix_of(weight),
+                               .out = out.raw(),
+                               .tokens = x.shape(0),
+                               .heads = num_heads,
+                               .outputs = weight.out_features / num_heads,
+                               .inputs = weight.in_features,
+                               .x_stride = x.row_stride(),
+                               .out_stride = out.row_stride(),
+                               .out_is_f32 = out.dtype() == DType::kF32},
+                              stream());
 }
 
 void CudaBackend::linear(const LinearArgs& args) {
@@ -282,6 +286,36 @@ void CudaBackend::mla_rope_and_write_kv(const MlaRopeAndWriteKvArgs& args) {
                                              .rope_dim = to_int(args.q_pe.shape(2))},
                                             stream()),
              "mla_rope_and_write_kv");
+}
+
+void CudaBackend::mla_queries(const MlaQueriesArgs& args) {
+  const bool fits =
+      device_.compute_capability == 90 && args.provenance == Provenance::kDecided &&
+      reinterpret_cast<std::uintptr_t>(args.qkv_a.raw()) % 16 == 0 &&
+      kernels::mla_queries_fits(to_int(args.q_lat.shape(0)), to_int(args.num_heads()),
+                                to_int(args.q_norm.shape(0)), to_int(args.kv_norm.shape(0)),
+                                to_int(args.nope_dim()), to_int(args.rope_dim()));
+  if (!fits) return Backend::mla_queries(args);
+  const Tensor q_pe = args.q_pe();
+  cuda_check(kernels::mla_queries({.qkv_a = args.qkv_a.raw(),
+                                   .qkv_a_stride = args.qkv_a.row_stride(),
+                                   .q_norm = floats(args.q_norm),
+                                   .kv_norm = floats(args.kv_norm),
+                                   .eps = args.eps,
+                                   .q_b = matrix_of(*args.q_b),
+                                   .k_absorbed = matrix_of(*args.k_absorbed),
+                                   .cos_sin = floats(args.cos_sin),
+                                   .positions = int32s(args.positions),
+                                   .slots = int32s(args.slots),
+                                   .cache = args.cache.raw(),
+                                   .q_lat = args.q_lat.raw(),
+                                   .q_pe = q_pe.raw(),
+                                   .q_pe_row_stride = q_pe.row_stride(),
+                                   .q_pe_head_stride = q_pe.shape(2),
+                                   .num_rows = to_int(args.q_lat.shape(0)),
+                                   .num_heads = to_int(args.num_heads())},
+                                  stream()),
+             "mla_queries");
 }
 
 kernels::MlaAttentionParams CudaBackend::mla_params(const AttentionMetadata& metadata,

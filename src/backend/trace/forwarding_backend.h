@@ -57,6 +57,7 @@ class ForwardingBackend : public Backend {
   void mla_rope_and_write_kv(const MlaRopeAndWriteKvArgs& args) override {
     inner_->mla_rope_and_write_kv(args);
   }
+  void mla_queries(const MlaQueriesArgs& args) override { inner_->mla_queries(args); }
   void mla_attention(const MlaAttentionArgs& args) override { inner_->mla_attention(args); }
   void gqa_rope_and_write_kv(const GqaRopeAndWriteKvArgs& args) override {
     inner_->gqa_rope_and_write_kv(args);

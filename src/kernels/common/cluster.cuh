@@ -13,6 +13,14 @@ __device__ __forceinline__ void cluster_sync() {
                    : "memory");
 }
 
+// The two halves of cluster_sync().
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
 // Where `shared_address` lies in block `rank` of the cluster.
 __device__ __forceinline__ uint32_t cluster_address(uint32_t shared_address, int rank) {
   uint32_t address;
@@ -27,6 +35,10 @@ __device__ __forceinline__ float4 cluster_load(uint32_t address) {
                : "r"(address)
                : "memory");
   return v;
+}
+
+__device__ __forceinline__ void cluster_store(uint32_t address, uint32_t value) {
+  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
 
 }  // namespace coppice::kernels

@@ -10,18 +10,6 @@
 
 namespace coppice::kernels {
 
-// Four interleaved pairs, in fp32, rounded once. `cosine` and `sine` point at the first pair's.
-__device__ __forceinline__ Bf16x8 rotate_bf16x8(const Bf16x8& x, const float* cosine,
-                                                const float* sine) {
-  Bf16x8 y;
-#pragma unroll
-  for (int i = 0; i < 4; i++) {
-    const float2 r = rotate_pair(x.get(2 * i), x.get(2 * i + 1), cosine[i], sine[i]);
-    y.v[i] = __floats2bfloat162_rn(r.x, r.y);
-  }
-  return y;
-}
-
 // One block per row: norm_threads threads for the latent, the others rotate.
 __global__ void mla_rope_kernel(MlaRopeParams p, int norm_threads) {
   __shared__ float warp_sums[32];

@@ -200,6 +200,10 @@ class OpRecorder : public ForwardingBackend {
   }
   // A fused op as its steps.
   void moe_block(const MoeBlockArgs& args) override { Backend::moe_block(args); }
+  void mla_queries(const MlaQueriesArgs& args) override {
+    ForwardingBackend::mla_queries(args);
+    note("mla_queries", args.q_lat);
+  }
   void mla_attention(const MlaAttentionArgs& args) override {
     ForwardingBackend::mla_attention(args);
     note("mla_attention", args.out);

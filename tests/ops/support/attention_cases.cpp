@@ -194,8 +194,8 @@ Tensor empty_cache(Staging& s, std::int64_t size) {
 }
 
 // A copy in an output buffer, so that an in-place op is guarded too.
-Tensor in_place(Staging& s, Backend& backend, const Tensor& source,
-                std::initializer_list<std::int64_t> inner) {
+Tensor copy_of(Staging& s, Backend& backend, const Tensor& source,
+               std::initializer_list<std::int64_t> inner) {
   const Tensor copy = s.act_out(source.shape(0), inner);
   std::vector<std::int32_t> identity;
   for (std::int64_t i = 0; i < source.shape(0); ++i)
@@ -208,7 +208,7 @@ RowResults run_mla_rope(Backend& backend, const std::vector<std::int64_t>& rows,
   Staging s(backend);
   const auto count = static_cast<std::int64_t>(rows.size());
   const Tensor q_pe =
-      in_place(s, backend, s.act_rows(1, rows, {size.heads, size.rope}), {size.heads, size.rope});
+      copy_of(s, backend, s.act_rows(1, rows, {size.heads, size.rope}), {size.heads, size.rope});
   const Tensor plane = empty_cache(s, size.rank + size.rope);
   std::vector<float> norm;
   for (std::int64_t i = 0; i < size.rank; ++i) norm.push_back(1 + 0.5f * noise(5, 0, i));
@@ -226,6 +226,47 @@ RowResults run_mla_rope(Backend& backend, const std::vector<std::int64_t>& rows,
   return results;
 }
 
+struct MlaQueriesSize {
+  std::int64_t heads, q_rank, rank, nope, rope;
+};
+
+RowResults run_mla_queries(Backend& backend, const std::vector<std::int64_t>& rows,
+                           MlaQueriesSize size, Provenance provenance) {
+  Staging s(backend);
+  const auto count = static_cast<std::int64_t>(rows.size());
+  const auto linear = [&](std::int64_t outputs, std::int64_t inputs, std::uint32_t stream) {
+    const HostMatrix part = random_matrix(WeightFormat::kBF16, outputs, inputs, stream).view();
+    return backend.load_linear({&part, 1});
+  };
+  const auto norm = [&](std::int64_t width, std::uint32_t stream) {
+    std::vector<float> values;
+    for (std::int64_t i = 0; i < width; ++i) values.push_back(1 + 0.5f * noise(stream, 0, i));
+    return s.f32({width}, values);
+  };
+  const LinearWeight q_b = linear(size.heads * (size.nope + size.rope), size.q_rank, 30);
+  const LinearWeight k_absorbed = linear(size.heads * size.rank, size.nope, 31);
+  const MlaQueriesArgs args = {.qkv_a = s.act_rows(2, rows, {size.q_rank + size.rank + size.rope}),
+                               .q_norm = norm(size.q_rank, 5),
+                               .kv_norm = norm(size.rank, 6),
+                               .eps = 1e-5f,
+                               .q_b = &q_b,
+                               .k_absorbed = &k_absorbed,
+                               .cos_sin = cos_sin(s, size.rope),
+                               .positions = s.ints({count}, positions_of(rows)),
+                               .slots = s.ints({count}, slots_of(rows)),
+                               .cache = empty_cache(s, size.rank + size.rope),
+                               .provenance = provenance,
+                               .c_q = s.act_out(count, {size.q_rank}),
+                               .q = s.act_out(count, {size.heads * (size.nope + size.rope)}),
+                               .q_lat = s.act_out(count, {size.heads, size.rank})};
+  backend.mla_queries(args);
+  RowResults results;
+  s.collect(args.q_lat, rows, results);
+  s.collect(copy_of(s, backend, args.q_pe(), {size.heads, size.rope}), rows, results);
+  collect_cache(s, args.cache, rows, results);
+  return results;
+}
+
 struct RopeCase {
   bool norms, interleaved, with_q;
 };
@@ -234,7 +275,7 @@ RowResults run_gqa_rope(Backend& backend, const std::vector<std::int64_t>& rows,
   constexpr std::int64_t kHeads = 6, kKvHeads = 2, kDim = 64;
   Staging s(backend);
   const auto count = static_cast<std::int64_t>(rows.size());
-  const Tensor q = in_place(s, backend, s.act_rows(1, rows, {kHeads, kDim}), {kHeads, kDim});
+  const Tensor q = copy_of(s, backend, s.act_rows(1, rows, {kHeads, kDim}), {kHeads, kDim});
   const Tensor k_plane = empty_cache(s, kKvHeads * kDim), v_plane = empty_cache(s, kKvHeads * kDim);
   std::vector<float> norm;
   for (std::int64_t i = 0; i < kDim; ++i) norm.push_back(1 + 0.5f * noise(5, 0, i));
@@ -277,6 +318,15 @@ void add_attention_cases(std::vector<OpCase>& cases) {
   mla("tiny-k2", {8, 128, 32});
   mla("K2 rank", {2, 512, 64});
   mla("small", {3, 20, 12});
+  const auto queries = [&](std::string name, MlaQueriesSize size, Provenance provenance) {
+    add("mla_queries", std::move(name), 2e-5f, [size, provenance](Backend& b, const Rows& r) {
+      return run_mla_queries(b, r, size, provenance);
+    });
+  };
+  queries("tiny-k2", {8, 192, 128, 64, 32}, Provenance::kDecided);
+  queries("K2 two heads", {2, 1536, 512, 128, 64}, Provenance::kDecided);
+  queries("K2 three heads", {3, 1536, 512, 128, 64}, Provenance::kDecided);
+  queries("K2 two heads, prompt", {2, 1536, 512, 128, 64}, Provenance::kPrompt);
   const auto gqa = [&](std::string name, GqaSize size) {
     add("gqa_attention", std::move(name), 2e-5f,
         [size](Backend& b, const Rows& r) { return run_gqa_attention(b, r, size); });

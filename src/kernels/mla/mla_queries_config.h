@@ -1,0 +1,25 @@
+// Sizes of mla_queries: pure host arithmetic.
+#pragma once
+
+#include <cstddef>
+
+namespace coppice::kernels {
+
+inline constexpr int kMlaQueriesInputs = 1536;  // q_lora_rank
+inline constexpr int kMlaQueriesSteps = kMlaQueriesInputs / 64;
+inline constexpr int kMlaQueriesCluster = 8;
+inline constexpr int kMlaQueriesThreads = 256;
+inline constexpr int kMlaQueriesTile = 16;  // outputs of q_b of a block
+inline constexpr int kMlaQueriesWeightBytes = kMlaQueriesTile * kMlaQueriesInputs * 2;
+inline constexpr int kMlaQueriesAbsorbedBytes = 64 * 128 * 2;
+// Bytes between rows in shared memory; 16 more than a row, so that eight rows meet no bank twice.
+inline constexpr int kMlaQueriesRowPitch = 2 * kMlaQueriesInputs + 16;
+inline constexpr int kMlaQueriesNopePitch = 2 * 128 + 16;
+inline constexpr int kMlaQueriesSumPitch = kMlaQueriesTile + 4;  // floats
+
+size_t mla_queries_shared_bytes(int num_rows, int segments);
+
+// Blocks: a cluster for each head, then clusters for the rotated part.
+int mla_queries_blocks(int num_heads);
+
+}  // namespace coppice::kernels
