@@ -8,6 +8,7 @@
 #include "../common.h"
 #include "kernels/gemm/skinny_gemm.h"
 #include "kernels/mla/mla_attention.h"
+#include "kernels/mla/mla_queries.h"
 #include "kernels/moe/expert_blob.h"
 #include "kernels/moe/moe_experts.h"
 #include "kernels/moe/moe_prepare.h"
@@ -82,6 +83,63 @@ void wait(const Step& s, cudaStream_t stream) {
   if (s.waits) CHECK_CUDA(cudaStreamSynchronize(stream));
 }
 
+// From the first projection to what attention reads, in four kernels.
+void composed_queries(const Step& s, const Layer& l, cudaStream_t stream) {
+  const int T = s.rows, qkv = kQRank + kRank + kRope, q_width = kHeads * (kNope + kRope);
+  CHECK_CUDA(rms_norm({.x = s.qkv_a,
+                       .weight = s.norm,
+                       .out = s.c_q,
+                       .x_row_stride = qkv,
+                       .out_row_stride = kQRank,
+                       .num_rows = T,
+                       .hidden_size = kQRank,
+                       .eps = 1e-6f},
+                      stream));
+  wait(s, stream);
+  gemm(s.c_q, kQRank, l.q_b, s.q, q_width, T, q_width, kQRank, 1, false, stream);
+  gemm(s.q, q_width, l.k_absorbed, s.q_lat, kHeads * kRank, T, kRank, kNope, kHeads, false, stream);
+  wait(s, stream);
+  CHECK_CUDA(mla_rope_and_write_kv({.q_pe = s.q + kHeads * kNope,
+                                    .q_pe_row_stride = q_width,
+                                    .q_pe_head_stride = kRope,
+                                    .kv_a = s.qkv_a + kQRank,
+                                    .kv_a_row_stride = qkv,
+                                    .kv_norm = s.norm,
+                                    .eps = 1e-6f,
+                                    .cos_sin = s.cos_sin,
+                                    .positions = s.positions,
+                                    .slots = s.slots,
+                                    .cache = l.cache,
+                                    .num_rows = T,
+                                    .num_heads = kHeads,
+                                    .kv_lora_rank = kRank,
+                                    .rope_dim = kRope},
+                                   stream));
+}
+
+// The same in one kernel.
+void fused_queries(const Step& s, const Layer& l, cudaStream_t stream) {
+  const int q_width = kHeads * (kNope + kRope);
+  CHECK_CUDA(mla_queries({.qkv_a = s.qkv_a,
+                          .qkv_a_stride = kQRank + kRank + kRope,
+                          .q_norm = s.norm,
+                          .kv_norm = s.norm,
+                          .eps = 1e-6f,
+                          .q_b = l.q_b,
+                          .k_absorbed = l.k_absorbed,
+                          .cos_sin = s.cos_sin,
+                          .positions = s.positions,
+                          .slots = s.slots,
+                          .cache = l.cache,
+                          .q_lat = s.q_lat,
+                          .q_pe = s.q + kHeads * kNope,
+                          .q_pe_row_stride = q_width,
+                          .q_pe_head_stride = kRope,
+                          .num_rows = s.rows,
+                          .num_heads = kHeads},
+                         stream));
+}
+
 void attention_block(const Step& s, const Layer& l, cudaStream_t stream, int skipped) {
   const int T = s.rows, qkv = kQRank + kRank + kRope, q_width = kHeads * (kNope + kRope);
   if (skipped != 0)
@@ -100,48 +158,21 @@ void attention_block(const Step& s, const Layer& l, cudaStream_t stream, int ski
                         stream));
   wait(s, stream);
   if (skipped != 1) gemm(s.x, kHidden, l.qkv_a, s.qkv_a, qkv, T, qkv, kHidden, 1, false, stream);
-  if (skipped != 2)
-    CHECK_CUDA(rms_norm({.x = s.qkv_a,
-                         .weight = s.norm,
-                         .out = s.c_q,
-                         .x_row_stride = qkv,
-                         .out_row_stride = kQRank,
-                         .num_rows = T,
-                         .hidden_size = kQRank,
-                         .eps = 1e-6f},
-                        stream));
-  wait(s, stream);
-  if (skipped != 3) gemm(s.c_q, kQRank, l.q_b, s.q, q_width, T, q_width, kQRank, 1, false, stream);
-  if (skipped != 4)
-    gemm(s.q, q_width, l.k_absorbed, s.q_lat, kHeads * kRank, T, kRank, kNope, kHeads, false,
-         stream);
-  wait(s, stream);
-  if (skipped != 5)
-    CHECK_CUDA(mla_rope_and_write_kv({.q_pe = s.q + kHeads * kNope,
-                                      .q_pe_row_stride = q_width,
-                                      .q_pe_head_stride = kRope,
-                                      .kv_a = s.qkv_a + kQRank,
-                                      .kv_a_row_stride = qkv,
-                                      .kv_norm = s.norm,
-                                      .eps = 1e-6f,
-                                      .cos_sin = s.cos_sin,
-                                      .positions = s.positions,
-                                      .slots = s.slots,
-                                      .cache = l.cache,
-                                      .num_rows = T,
-                                      .num_heads = kHeads,
-                                      .kv_lora_rank = kRank,
-                                      .rope_dim = kRope},
-                                     stream));
+  if (skipped != 2) {
+    if (s.rows <= kMlaQueriesMaxRows)
+      fused_queries(s, l, stream);
+    else
+      composed_queries(s, l, stream);
+  }
   MlaAttentionParams mla = s.mla;
   mla.cache = l.cache;
   wait(s, stream);
-  if (skipped != 6) CHECK_CUDA(mla_attention(mla, stream));
-  if (skipped != 7)
+  if (skipped != 3) CHECK_CUDA(mla_attention(mla, stream));
+  if (skipped != 4)
     gemm(s.o_lat, kHeads * kRank, l.v_absorbed, s.o, kHeads * kNope, T, kNope, kRank, kHeads, false,
          stream);
   wait(s, stream);
-  if (skipped != 8)
+  if (skipped != 5)
     gemm(s.o, kHeads * kNope, l.o_proj, s.delta, kHidden, T, kHidden, kHeads * kNope, 1, false,
          stream);
   wait(s, stream);
@@ -418,8 +449,7 @@ int main(int argc, char** argv) {
         rows, time_attention(), apart, fused, dense);
     std::fflush(stdout);
     if (argc > 2) {
-      const char* const attention[] = {"norm", "qkv_a", "norm", "q_b",   "W_UK",
-                                       "rope", "mla",   "W_UV", "o_proj"};
+      const char* const attention[] = {"norm", "qkv_a", "queries", "mla", "W_UV", "o_proj"};
       const char* const ffn[] = {"norm", "router", "route", "gate_up", "silu", "down", "experts"};
       const char* const ffn_fused[] = {"norm", "router and gate_up", "route and down", "experts"};
       std::printf("        adds:");

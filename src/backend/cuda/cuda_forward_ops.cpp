@@ -206,36 +206,33 @@ void CudaBackend::moe_block(const MoeBlockArgs& args) {
                                 to_int(args.shared_down->in_features));
   if (!fits) return Backend::moe_block(args);
   const auto product = [&](const LinearWeight& weight, const Tensor& out) {
-    return kernels::SkinnyGemmParams{
-        .x = args.x.raw(),
-        .weight = static_cast<const CudaMatrix*>(weight.packed.get())->data.data(),
-        .out = out.raw(),
-        .num_tokens = to_int(args.x.shape(0)),
-        .outputs = to_int(weight.out_features),
-        .inputs = to_int(hidden),
-        .x_stride = args.x.row_stride(),
-        .out_stride = out.row_stride(),
-        .out_is_float = out.dtype() == DType::kF32};
+    return kernels::SkinnyGemmParams{.x = args.x.raw(),
+                                     .weight = matrix_of(weight),
+                                     .out = out.raw(),
+                                     .num_tokens = to_int(args.x.shape(0)),
+                                     .outputs = to_int(weight.out_features),
+                                     .inputs = to_int(hidden),
+                                     .x_stride = args.x.row_stride(),
+                                     .out_stride = out.row_stride(),
+                                     .out_is_float = out.dtype() == DType::kF32};
   };
   cuda_check(kernels::skinny_gemm_pair(product(*args.router, args.router_logits),
                                        product(*args.shared_gate_up, args.gate_up), stream()),
              "skinny_gemm_pair");
-  cuda_check(
-      kernels::moe_prepare(
-          route_params({.logits = args.router_logits,
-                        .bias = args.bias,
-                        .seq_of_row = args.seq_of_row,
-                        .norm_topk_prob = args.norm_topk_prob,
-                        .routed_scaling_factor = args.routed_scaling_factor,
-                        .topk_ids = args.topk_ids,
-                        .topk_weights = args.topk_weights}),
-          {.gate_up = args.gate_up.raw(),
-           .down = static_cast<const CudaMatrix*>(args.shared_down->packed.get())->data.data(),
-           .out = args.shared.raw(),
-           .hidden_size = to_int(hidden),
-           .intermediate_size = to_int(args.shared_down->in_features)},
-          stream()),
-      "moe_prepare");
+  cuda_check(kernels::moe_prepare(route_params({.logits = args.router_logits,
+                                                .bias = args.bias,
+                                                .seq_of_row = args.seq_of_row,
+                                                .norm_topk_prob = args.norm_topk_prob,
+                                                .routed_scaling_factor = args.routed_scaling_factor,
+                                                .topk_ids = args.topk_ids,
+                                                .topk_weights = args.topk_weights}),
+                                  {.gate_up = args.gate_up.raw(),
+                                   .down = matrix_of(*args.shared_down),
+                                   .out = args.shared.raw(),
+                                   .hidden_size = to_int(hidden),
+                                   .intermediate_size = to_int(args.shared_down->in_features)},
+                                  stream()),
+             "moe_prepare");
   moe_experts({.x = args.x,
                .topk_ids = args.topk_ids,
                .topk_weights = args.topk_weights,
