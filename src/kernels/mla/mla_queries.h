@@ -12,7 +12,7 @@
 
 namespace coppice::kernels {
 
-inline constexpr int kMlaQueriesMaxRows = 32;
+inline constexpr int kMlaQueriesMaxRows = 24;
 
 struct MlaQueriesParams {
   const void* qkv_a = nullptr;         // bf16 [num_rows, 1536 + 512 + 64], 16-byte aligned
