@@ -66,6 +66,10 @@ class LongPromptBackend : public ForwardingBackend {
     repeat("moe_block", args.out, [&] { ForwardingBackend::moe_block(args); });
     if (repeats > 0) Backend::moe_block(args);  // its steps, which equal it
   }
+  void mla_queries(const MlaQueriesArgs& args) override {
+    repeat("mla_queries", args.q_lat, [&] { ForwardingBackend::mla_queries(args); });
+    if (repeats > 0) Backend::mla_queries(args);
+  }
   void silu_mul(const SiluMulArgs& args) override {
     repeat("silu_mul", args.out, [&] { ForwardingBackend::silu_mul(args); });
   }

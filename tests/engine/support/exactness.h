@@ -198,12 +198,9 @@ class OpRecorder : public ForwardingBackend {
     ForwardingBackend::moe_experts(args);
     note("moe_experts", args.out);
   }
-  // A fused op as its steps.
+  // Fused ops as their steps.
   void moe_block(const MoeBlockArgs& args) override { Backend::moe_block(args); }
-  void mla_queries(const MlaQueriesArgs& args) override {
-    ForwardingBackend::mla_queries(args);
-    note("mla_queries", args.q_lat);
-  }
+  void mla_queries(const MlaQueriesArgs& args) override { Backend::mla_queries(args); }
   void mla_attention(const MlaAttentionArgs& args) override {
     ForwardingBackend::mla_attention(args);
     note("mla_attention", args.out);
