@@ -428,11 +428,12 @@ struct SampleRowsArgs {
   Tensor node_of_row;  // [T] i32
   TreeBuffers trees;   // for the row's own path; penalties count the nodes on it
   SamplingBuffers sampling;
-  bool greedy = false;  // every sequence has temperature 0 and no filter, penalty, bias or ban
-  Tensor allowed;       // [T, ceil(vocab_size / 32)] i32 bit mask, optional (grammar)
-  Tensor choices;       // [T] i32 out
-  Tensor finite;        // [T] i32 out: 0 if the row's logits hold NaN or infinity
-  Tensor log_probs;     // [T] f32 out, optional: log_softmax of the raw logits at the choice
+  // Every sequence has temperature 0 and no filter, penalty or bias; `allowed` still counts.
+  bool greedy = false;
+  Tensor allowed;    // [T, ceil(vocab_size / 32)] i32 bit mask, optional (grammar)
+  Tensor choices;    // [T] i32 out
+  Tensor finite;     // [T] i32 out: 0 if the row's logits hold NaN or infinity
+  Tensor log_probs;  // [T] f32 out, optional: log_softmax of the raw logits at the choice
 };
 
 enum class FinishReason : std::int32_t { kNone = 0, kStop = 1, kLength = 2, kNotFinite = 3 };

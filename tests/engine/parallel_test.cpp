@@ -25,6 +25,9 @@ class RankRecorder : public ForwardingBackend {
     inner_->all_reduce(args);
     note("sum over ranks", args.x);
   }
+  // Fused ops are recorded step by step.
+  void moe_block(const MoeBlockArgs& args) override { Backend::moe_block(args); }
+  void mla_queries(const MlaQueriesArgs& args) override { Backend::mla_queries(args); }
   void moe_route(const MoeRouteArgs& args) override {
     inner_->moe_route(args);
     note("experts", args.topk_ids);

@@ -2,6 +2,8 @@
 // log-probabilities, bit for bit, whatever happens to a request meanwhile.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/engine/support/tiny_engine.h"
 
 namespace coppice {
@@ -117,6 +119,26 @@ TEST_F(RoundsAheadTest, APlaceThatChangedHandsKeepsItsOwnTokens) {
     while (engine->step()) {
     }
     EXPECT_EQ(second.tokens, alone.tokens);
+  }
+}
+
+// Masked rounds wait for the host between two graphs. Greedy ones have masks too.
+TEST_F(RoundsAheadTest, MaskedRoundsChooseWhatIsAllowedWithTreesAndWithout) {
+  const auto forbidden = [](std::int64_t id) { return id % 3 == 1; };
+  for (const double temperature : {0.0, 0.8}) {
+    SCOPED_TRACE("temperature " + std::to_string(temperature));
+    Request request = greedy(golden_prompt(kGoldenPrompts[2]), 60);
+    request.sampling.temperature = temperature;
+    request.sampling.seed = 3;
+    request.sampling.ignore_eos = true;
+    const Finished free = run(*make_tiny_engine({.speculative = plain()}), request);
+    ASSERT_TRUE(std::any_of(free.tokens.begin(), free.tokens.end(), forbidden));
+    for (std::int64_t id = 0; id < 5376; ++id)
+      if (!forbidden(id)) request.sampling.allowed_token_ids.push_back(id);
+    const Finished bound = run(*make_tiny_engine({.speculative = plain()}), request);
+    EXPECT_EQ(std::ssize(bound.tokens), 60);
+    EXPECT_TRUE(std::none_of(bound.tokens.begin(), bound.tokens.end(), forbidden));
+    EXPECT_EQ(run(*make_tiny_engine({.speculative = tree(8)}), request).tokens, bound.tokens);
   }
 }
 

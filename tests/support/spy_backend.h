@@ -34,6 +34,7 @@ class SpyBackend : public ForwardingBackend {
     return {};
   }
 
+  void moe_block(const MoeBlockArgs& args) override { Backend::moe_block(args); }  // its steps
   void moe_route(const MoeRouteArgs& args) override {
     inner_->moe_route(args);
     Call& call = calls_.emplace_back();

@@ -110,7 +110,7 @@ void CudaBackend::compile_tree(const CompileTreeArgs& args) {
 
 void CudaBackend::sample_rows(const SampleRowsArgs& args) {
   const int rows = to_int(args.logits.shape(0)), vocab_size = to_int(args.logits.shape(1));
-  if (args.greedy) {
+  if (args.greedy && args.allowed.empty()) {
     COPPICE_CHECK_LE(rows, kMaxSampleRows);
     cuda_check(kernels::sample_greedy({.logits = floats(args.logits),
                                        .row_stride = args.logits.row_stride(),

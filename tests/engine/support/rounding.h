@@ -104,6 +104,7 @@ class RoundedBackend : public ForwardingBackend {
   }
   // Fused ops step by step: each step is watched or rounded.
   void moe_block(const MoeBlockArgs& args) override { Backend::moe_block(args); }
+  void mla_queries(const MlaQueriesArgs& args) override { Backend::mla_queries(args); }
   void moe_experts(const MoeExpertsArgs& args) override {
     ForwardingBackend::moe_experts(args);
     round(args.out);
