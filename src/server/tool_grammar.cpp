@@ -142,7 +142,7 @@ Json object_section(const ToolRules& rules, const std::vector<Tool>& tools,
   for (const Tool& tool : tools)
     list.push_back(sequence(
         {written(begin_of(form, tool), model), arguments_of(tool), written(form.close, model)}));
-  const Json call = any_of(std::move(list));
+  Json call = any_of(std::move(list));
   if (!rules.parallel) return call;
   return sequence({call, star(sequence({literal(form.between), call}))});
 }
