@@ -11,17 +11,13 @@ are absent.
 import argparse
 import concurrent.futures
 import json
-import pathlib
 import re
-import socket
-import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-MODEL, DRAFTER = ROOT / "models/tiny-k2", ROOT / "models/tiny-k2-dflash"
+from served import DRAFTER, MODEL, Server
+
 SCHEMA = {"type": "array", "minItems": 200, "items": {
     "type": "object", "additionalProperties": False, "required": ["name", "size", "tags", "kind"],
     "properties": {"name": {"type": "string"}, "size": {"type": "integer"}, "kind": {"enum": ["red", "green", "blue"]},
@@ -41,28 +37,11 @@ def parse_arguments():
     return options
 
 
-class Server:
+class GrammarServer(Server):
     def __init__(self, options):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.url = f"http://127.0.0.1:{probe.getsockname()[1]}"
-        self.process = subprocess.Popen(
-            [options.binary, "serve", str(MODEL), "--spec-model", str(DRAFTER), "--ddtree-budget", options.ddtree_budget,
-             "--device", options.device, "--max-num-seqs", str(max(options.streams)), "--max-model-len", "2048", "--quiet",
-             "--no-enable-prefix-caching", "--port", self.url.rsplit(":", 1)[1], "--log-level", "error"])
-
-    def __enter__(self):
-        while self.process.poll() is None:
-            try:
-                urllib.request.urlopen(self.url + "/health", timeout=5).close()
-                return self
-            except OSError:
-                time.sleep(0.05)
-        sys.exit("the server ended while loading")
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
+        super().__init__(options.binary, ["--spec-model", str(DRAFTER), "--ddtree-budget", options.ddtree_budget,
+                                          "--device", options.device, "--max-num-seqs", str(max(options.streams)),
+                                          "--max-model-len", "2048"])
 
     def metrics(self):
         text = urllib.request.urlopen(self.url + "/metrics").read().decode()
@@ -96,7 +75,7 @@ def main():
     plain = {"max_tokens": options.tokens, "ignore_eos": True}
     bound = {"max_tokens": options.tokens, "guided_json": SCHEMA}
     worst = 0.0
-    with Server(options) as server:
+    with GrammarServer(options) as server:
         try:
             server.complete(0, bound)
             same = all(server.complete(number, bound)[1] == server.complete(number, {**bound, "ddtree_budget": 0})[1]

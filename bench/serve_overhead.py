@@ -15,16 +15,12 @@ import argparse
 import json
 import os
 import pathlib
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-MODEL, DRAFTER = ROOT / "models/tiny-k2", ROOT / "models/tiny-k2-dflash"
+from served import DRAFTER, MODEL, Server
 
 
 def parse_arguments():
@@ -62,28 +58,9 @@ def engine_rates(options, folder):
     return [options.streams * options.tokens / value for value in seconds]
 
 
-class Server:
-    """`coppice serve`, ready; killed at the end."""
-
+class MeasuredServer(Server):
     def __init__(self, options):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.url = f"http://127.0.0.1:{probe.getsockname()[1]}"
-        self.process = subprocess.Popen([options.binary, "serve", str(MODEL), *engine_flags(options),
-                                         "--port", self.url.rsplit(":", 1)[1], "--log-level", "error"])
-
-    def __enter__(self):
-        while self.process.poll() is None:
-            try:
-                urllib.request.urlopen(self.url + "/health", timeout=5).close()
-                return self
-            except OSError:
-                time.sleep(0.05)
-        sys.exit("the server ended while loading")
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
+        super().__init__(options.binary, engine_flags(options))
 
     def cpu_seconds(self):
         """By thread name."""
@@ -98,7 +75,7 @@ class Server:
 def served_rates(options, folder):
     """Output tokens a second of each run, and microseconds of CPU a token by thread."""
     rates = []
-    with Server(options) as server:
+    with MeasuredServer(options) as server:
         for run in range(-1, options.runs):
             if run == 0:
                 before = server.cpu_seconds()

@@ -122,7 +122,7 @@ TEST_F(RoundsAheadTest, APlaceThatChangedHandsKeepsItsOwnTokens) {
   }
 }
 
-// Masked rounds wait for the host between two graphs. Greedy ones have masks too.
+// Masked rounds wait for the host before they choose. Greedy ones have masks too.
 TEST_F(RoundsAheadTest, MaskedRoundsChooseWhatIsAllowedWithTreesAndWithout) {
   const auto forbidden = [](std::int64_t id) { return id % 3 == 1; };
   for (const double temperature : {0.0, 0.8}) {
