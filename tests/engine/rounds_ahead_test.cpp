@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tests/engine/support/tiny_engine.h"
+#include "tests/support/sanitized.h"
 
 namespace coppice {
 namespace {
@@ -89,8 +90,10 @@ TEST_F(RoundsAheadTest, TokensAndLogProbabilitiesStayTheSame) {
   };
   const Outcome expected = run_all(*make_engine(cases[0], 0));
   ASSERT_EQ(std::ssize(expected.finished[1].tokens), 37);
+  std::vector<std::int64_t> rounds_ahead = {0, 1, 2};
+  if (kSanitized) rounds_ahead = {2};  // the one with most in flight
   for (const Case& c : cases)
-    for (const std::int64_t ahead : {0, 1, 2}) {
+    for (const std::int64_t ahead : rounds_ahead) {
       SCOPED_TRACE(c.name + ", " + std::to_string(ahead) + " ahead");
       const Outcome outcome = run_all(*make_engine(c, ahead));
       EXPECT_GE(outcome.num_preemptions, 1);

@@ -6,6 +6,7 @@
 #include "sampling/grammar.h"
 #include "tests/server/support/api_client.h"
 #include "tests/server/support/tiny_server.h"
+#include "tests/support/sanitized.h"
 
 namespace coppice {
 namespace {
@@ -250,11 +251,7 @@ TEST_F(ChatApiTest, LogprobsOfEveryToken) {
   EXPECT_EQ(dig(content, 0, "top_logprobs", 0, "logprob"), dig(content, 0, "logprob"));
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::size_t kStopStep = 13;  // 100 answers take minutes there
-#else
-constexpr std::size_t kStopStep = 3;
-#endif
+constexpr std::size_t kStopStep = testing::kSanitized ? 13 : 3;  // 100 answers take minutes there
 
 TEST_F(ChatApiTest, StopStringsNeverLeak) {
   const std::string plain = text_at(dig(

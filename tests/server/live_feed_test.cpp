@@ -8,6 +8,7 @@
 #include "server/web_page.h"
 #include "tests/server/support/api_client.h"
 #include "tests/server/support/tiny_server.h"
+#include "tests/support/sanitized.h"
 
 namespace coppice {
 namespace {
@@ -99,11 +100,7 @@ void expect_round(const Json& round) {
   EXPECT_EQ(accepted, emitted);
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kAnswerTokens = 40;  // slow there, and clients wait two minutes
-#else
-constexpr int kAnswerTokens = 300;
-#endif
+constexpr int kAnswerTokens = testing::kSanitized ? 40 : 300;  // clients wait two minutes
 
 TEST_F(LiveFeedTest, StreamsRoundsWhileSomebodyListensAndEndsWithTheServer) {
   const auto server = testing::start_tiny(testing::tiny_options());

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <sstream>
 
+#include "tests/support/sanitized.h"
+
 namespace coppice::testing {
 
 std::vector<OpCase> op_cases() {
@@ -68,23 +70,18 @@ std::string check_row_independence(const OpCase& op_case, Backend& backend,
 }
 
 std::vector<std::int64_t> sweep_sizes() {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  return {0, 1, 2, 7, 17};  // every loop and its remainder; the full sweep takes too long
-#else
+  // Every loop and its remainder; the full sweep takes too long there.
+  if (kSanitized) return {0, 1, 2, 7, 17};
   std::vector<std::int64_t> sizes;
   for (std::int64_t size = 0; size <= 17; ++size) sizes.push_back(size);
   for (const std::int64_t middle : {32, 64, 128, 256})
     for (std::int64_t size = middle - 1; size <= middle + 1; ++size) sizes.push_back(size);
   return sizes;
-#endif
 }
 
 std::vector<int> thread_counts() {
-#if defined(__SANITIZE_THREAD__)
-  return {1, 3};  // threads that wait for a core cost minutes there
-#else
+  if (kThreadSanitized) return {1, 3};  // threads that wait for a core cost minutes there
   return {1, 2, 3, 7};
-#endif
 }
 
 std::vector<std::int64_t> row_ids(std::int64_t count, bool padded) {
