@@ -26,8 +26,8 @@
 #include "kernels/common/mbarrier.cuh"
 #include "kernels/common/mma.cuh"
 #include "kernels/common/sync.cuh"
-#include "kernels/common/tensor_copy.cuh"
 #include "kernels/common/wgmma.cuh"
+#include "kernels/mla/mla_key_copy.cuh"
 #include "kernels/mla/mla_work.cuh"
 
 namespace coppice::kernels {
@@ -111,7 +111,7 @@ __device__ __forceinline__ void mla_start_scores(float (&s)[32], uint32_t q, uin
                                                  int step_parity, uint64_t* full, uint32_t phase,
                                                  int begin, int end) {
   const WgmmaOperand a = wgmma_k_major(q), k = wgmma_k_major(keys);
-#pragma unroll 1
+#pragma unroll kMlaColumnBlocks
   for (int i = begin; i < end; i++) {
     const int block = i == 8 ? 8 : i ^ (step_parity * 4);
     if (kWait && i % 2 == 0) mbarrier_wait(full + block / 2, phase);
@@ -517,30 +517,40 @@ __device__ __forceinline__ void mla_chunk(MlaShared* sm, const MlaThread& th, Ml
   mla_normalise(sm, th, st, chunk & 1, scale);
 }
 
-// st = merge of the partial result in `slot` (earlier positions) and st.
+__device__ __forceinline__ uint4 mla_load_partial(const uint4* from) {
+  uint4 v;
+  asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
+}
+
+// st = merge of the partial result in `slot` (earlier positions) and st. Loads run ahead of their
+// use: those of the second octet take the place of the first's.
 __device__ __forceinline__ void mla_merge_slot(const MlaThread& th, MlaState& st,
                                                const MlaWorkspace& ws, int64_t slot, int num_octets,
                                                float scale) {
+  if (2 * th.warp >= num_octets) return;
+  const bool both = 2 * th.warp + 1 < num_octets;
+  const uint4* from = ws.slots + slot * 4096 + (4 * th.warp + th.warpgroup) * 256 + th.lane;
+  uint4 packed[8];
+  float2 left[2];
+#pragma unroll
+  for (int u = 0; u < 8; u++) packed[u] = mla_load_partial(from + u * 32);
+#pragma unroll
+  for (int h = 0; h < 2; h++)
+    left[h] = __ldcg(ws.slot_stats + (slot * 2 + th.warpgroup) * kMlaTileRows + th.row(h));
+  __syncwarp();
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    if (2 * th.warp + h >= num_octets) continue;
-    // All loads before the first use: they would wait for each other otherwise.
-    const uint4* from =
-        ws.slots + slot * 4096 + ((2 * th.warp + h) * 2 + th.warpgroup) * 256 + th.lane;
-    uint4 packed[8];
-#pragma unroll
-    for (int u = 0; u < 8; u++)
-      asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(packed[u].x), "=r"(packed[u].y), "=r"(packed[u].z), "=r"(packed[u].w)
-                   : "l"(from + u * 32));
-    const float2 left =
-        __ldcg(ws.slot_stats + (slot * 2 + th.warpgroup) * kMlaTileRows + th.row(h));
-    __syncwarp();
-    const AttentionMerge merge = attention_merge(left.x, left.y, st.m[h], st.l[h], scale);
+    if (h == 1 && !both) break;
+    const AttentionMerge merge = attention_merge(left[h].x, left[h].y, st.m[h], st.l[h], scale);
     st.m[h] = merge.m, st.l[h] = merge.l;
 #pragma unroll
     for (int u = 0; u < 8; u++) {
-      const __half2* value = reinterpret_cast<const __half2*>(&packed[u]);
+      const uint4 units = packed[u];
+      if (h == 0 && both) packed[u] = mla_load_partial(from + 512 + u * 32);
+      const __half2* value = reinterpret_cast<const __half2*>(&units);
 #pragma unroll
       for (int k = 0; k < 4; k++) {
         float* o = st.o + 16 * u + 4 * k + 2 * h;
@@ -678,7 +688,7 @@ struct MlaCacheMaps {
 
 // Refills key buffer `b` in the order in which its warpgroup will read it.
 __device__ __forceinline__ void mla_load_keys(MlaShared* sm, const MlaCacheMaps* maps, int block,
-                                              int b, uint32_t phase) {
+                                              int b, uint32_t phase, uint64_t policy) {
   const uint32_t keys = shared_address(sm->keys[b]);
 #pragma unroll
   for (int i = 0; i < kMlaPieces - 1; i++) {
@@ -686,13 +696,13 @@ __device__ __forceinline__ void mla_load_keys(MlaShared* sm, const MlaCacheMaps*
     // Columns of values are free when their warpgroup has used them.
     if (i % 2 == 0) mbarrier_wait(&sm->empty[b][piece / 2], phase);
     mbarrier_arrive_expect(&sm->full[b][piece], 2 * kMlaColumnBlockBytes);
-    tensor_copy_to_shared(keys + piece * 2 * kMlaColumnBlockBytes, &maps->latent, 0,
-                          block * kMlaStepPositions, piece * 2, &sm->full[b][piece]);
+    mla_copy_keys(keys + piece * 2 * kMlaColumnBlockBytes, &maps->latent, block * kMlaStepPositions,
+                  piece * 2, &sm->full[b][piece], policy);
   }
   // The rope columns carried the weights, which the other warpgroup has read by now.
   mbarrier_arrive_expect(&sm->full[b][kMlaPieces - 1], kMlaColumnBlockBytes);
-  tensor_copy_to_shared(keys + kMlaRopeBlock, &maps->rope, 0, block * kMlaStepPositions, 8,
-                        &sm->full[b][kMlaPieces - 1]);
+  mla_copy_keys(keys + kMlaRopeBlock, &maps->rope, block * kMlaStepPositions, 8,
+                &sm->full[b][kMlaPieces - 1], policy);
 }
 
 // The producer warp: streams the keys of all steps that come through the block table.
@@ -710,6 +720,7 @@ __device__ __forceinline__ void mla_produce(MlaShared* sm, const MlaAttentionPar
     const MlaFragment f = ws.fragments[index];
     const MlaTile& tile = f.tile;
     const int32_t* blocks = p.block_tables + int64_t{tile.seq} * p.max_blocks;
+    const uint64_t policy = mla_key_policy(!kPrompt && tile.group_size == 1);
     for (int chunk = f.chunk_begin; chunk < f.chunk_end; chunk++) {
       const int begin = chunk << tile.log2_steps, end = (chunk + 1) << tile.log2_steps;
       const bool all = kPrompt || tile.in_table;  // every step comes through the table
@@ -722,7 +733,7 @@ __device__ __forceinline__ void mla_produce(MlaShared* sm, const MlaAttentionPar
             grid_dependency_wait();
             waited = true;
           }
-          if (lane == 0) mla_load_keys(sm, maps, block, b, ~uses[b]++ & 1);
+          if (lane == 0) mla_load_keys(sm, maps, block, b, ~uses[b]++ & 1, policy);
           __syncwarp();
         }
       }
