@@ -8,10 +8,6 @@ namespace {
 
 template <int kHeadDim>
 cudaError_t run(const GqaAttentionParams& p, cudaStream_t stream) {
-  static const cudaError_t configured = cudaFuncSetAttribute(
-      gqa_attention_kernel<kHeadDim>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-      static_cast<int>(sizeof(GqaShared<kHeadDim>)));
-  if (configured != cudaSuccess) return configured;
   const int padded = gqa_padded_group(p.num_heads, p.num_kv_heads);
   const int splits = gqa_splits(p.num_rows, p.num_kv_heads, p.max_kv_len);
   const int max_chunks = gqa_max_chunks(p.max_kv_len);

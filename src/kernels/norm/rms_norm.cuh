@@ -63,23 +63,33 @@ __device__ __forceinline__ void load_f32x8(float (&w)[8], const float* p) {
   w[0] = a.x, w[1] = a.y, w[2] = a.z, w[3] = a.w, w[4] = b.x, w[5] = b.y, w[6] = b.z, w[7] = b.w;
 }
 
-// One block per row. kVectors 16-byte vectors a thread, kept in registers.
+// x + d, each rounded to bf16.
+__device__ __forceinline__ Bf16x8 add_bf16x8(const Bf16x8& x, const Bf16x8& d) {
+  Bf16x8 y;
+#pragma unroll
+  for (int i = 0; i < 4; i++)
+    y.v[i] = __floats2bfloat162_rn(__fadd_rn(x.get(2 * i), d.get(2 * i)),
+                                   __fadd_rn(x.get(2 * i + 1), d.get(2 * i + 1)));
+  return y;
+}
+
+// This thread's weights: constants, to be read before the wait for the kernel before.
 template <int kVectors>
-__global__ void __launch_bounds__(1024) rms_norm_kernel(RmsNormParams p) {
-  __shared__ float warp_sums[32];
-  const int row = blockIdx.x, vectors = p.hidden_size / 8;
-  float weight[kVectors][8];
+__device__ __forceinline__ void load_weights(const RmsNormParams& p, float (&weight)[kVectors][8]) {
 #pragma unroll
   for (int i = 0; i < kVectors; i++) {
     const int v = threadIdx.x + i * blockDim.x;
-    if (v < vectors) load_f32x8(weight[i], p.weight + v * 8);  // a constant: before the wait
+    if (v < p.hidden_size / 8) load_f32x8(weight[i], p.weight + v * 8);
   }
-  grid_dependency_launch();
-  grid_dependency_wait();
-  const __nv_bfloat16* x = static_cast<const __nv_bfloat16*>(p.x) + row * p.x_row_stride;
-  const __nv_bfloat16* delta =
-      static_cast<const __nv_bfloat16*>(p.delta) + row * p.delta_row_stride;
-  __nv_bfloat16* residual = static_cast<__nv_bfloat16*>(p.residual) + row * p.residual_row_stride;
+}
+
+// The block norms a row whose vector v is value_of(v). kVectors 16-byte vectors a thread, kept in
+// registers.
+template <int kVectors, typename ValueOf>
+__device__ __forceinline__ void norm_row(const RmsNormParams& p, int row,
+                                         const float (&weight)[kVectors][8], float (&warp_sums)[32],
+                                         const ValueOf& value_of) {
+  const int vectors = p.hidden_size / 8;
   __nv_bfloat16* out = static_cast<__nv_bfloat16*>(p.out) + row * p.out_row_stride;
   Bf16x8 value[kVectors];
   float sum = 0;
@@ -87,15 +97,7 @@ __global__ void __launch_bounds__(1024) rms_norm_kernel(RmsNormParams p) {
   for (int i = 0; i < kVectors; i++) {
     const int v = threadIdx.x + i * blockDim.x;
     if (v >= vectors) continue;
-    value[i] = load_bf16x8(x + v * 8);
-    if (p.delta) {
-      const Bf16x8 d = load_bf16x8(delta + v * 8);
-#pragma unroll
-      for (int k = 0; k < 4; k++)
-        value[i].v[k] = __floats2bfloat162_rn(__fadd_rn(value[i].get(2 * k), d.get(2 * k)),
-                                              __fadd_rn(value[i].get(2 * k + 1), d.get(2 * k + 1)));
-      store_bf16x8(residual + v * 8, value[i]);
-    }
+    value[i] = value_of(v);
     sum = add_squares(sum, value[i]);
   }
   sum = warp_sum(sum);
@@ -109,6 +111,29 @@ __global__ void __launch_bounds__(1024) rms_norm_kernel(RmsNormParams p) {
     const int v = threadIdx.x + i * blockDim.x;
     if (v < vectors) store_bf16x8(out + v * 8, scale_bf16x8(value[i], scale, weight[i]));
   }
+}
+
+// One block per row.
+template <int kVectors>
+__global__ void __launch_bounds__(1024) rms_norm_kernel(RmsNormParams p) {
+  __shared__ float warp_sums[32];
+  const int row = blockIdx.x;
+  float weight[kVectors][8];
+  load_weights(p, weight);
+  grid_dependency_launch();
+  grid_dependency_wait();
+  const __nv_bfloat16* x = static_cast<const __nv_bfloat16*>(p.x) + row * p.x_row_stride;
+  const __nv_bfloat16* delta =
+      static_cast<const __nv_bfloat16*>(p.delta) + row * p.delta_row_stride;
+  __nv_bfloat16* residual = static_cast<__nv_bfloat16*>(p.residual) + row * p.residual_row_stride;
+  norm_row(p, row, weight, warp_sums, [&](int v) {
+    Bf16x8 value = load_bf16x8(x + v * 8);
+    if (p.delta) {
+      value = add_bf16x8(value, load_bf16x8(delta + v * 8));
+      store_bf16x8(residual + v * 8, value);
+    }
+    return value;
+  });
 }
 
 }  // namespace coppice::kernels

@@ -1,0 +1,442 @@
+// The collectives over peer memory: bits against the host's sum, on every rank, thousands of times
+// inside graphs, and their end when a rank does not come. Every rank has a GPU of its own; where
+// there are too few, two ranks share one for what is launched outside graphs: more streams, or
+// graphs, of one GPU may run one after the other, and ranks that wait for each other never end.
+// COPPICE_PEER_TIMES=1 prints times.
+#include "kernels/comm/peer_exchange.h"
+
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <barrier>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "base/half.h"
+#include "kernels/comm/peer_norm.h"
+#include "tests/kernels/support/device_array.h"
+
+namespace coppice::kernels {
+namespace {
+
+using checks::DeviceArray;
+
+void check(cudaError_t error) {
+  CHECK_CUDA(error);
+}
+
+// Streams of one GPU that share a connection would wait for each other: a deadlock of ranks.
+int num_devices() {
+  static const int connections = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+  int count = connections;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+// A group of ranks with their memory; what run() is given is called on each rank's own thread.
+// Memory is allocated, and freed, while no call is under way: that may wait for the whole device.
+class PeerRanks {
+ public:
+  explicit PeerRanks(int size, std::int64_t deadline_ns = 3'000'000'000)
+      : size_(size), ranks_(static_cast<std::size_t>(size)), together_(size) {
+    if (spread()) link_devices();
+    for (int r = 0; r < size; ++r) {
+      use(r);
+      Rank& rank = ranks_[static_cast<std::size_t>(r)];
+      check(cudaStreamCreateWithFlags(&rank.stream, cudaStreamNonBlocking));
+      rank.data = zeros(peer_data_bytes(size));
+      rank.flags = static_cast<std::uint32_t*>(zeros(kPeerFlags * 4));
+      rank.calls = static_cast<std::uint32_t*>(zeros(kPeerCounts * 4));
+      check(cudaMallocHost(reinterpret_cast<void**>(&rank.words), 8));
+      rank.words[0] = rank.words[1] = 0;
+      check(cudaDeviceSynchronize());
+    }
+    for (int r = 0; r < size; ++r) {
+      Rank& rank = ranks_[static_cast<std::size_t>(r)];
+      rank.group = {.calls = rank.calls,
+                    .meetings = rank.calls + kPeerBlocks,
+                    .broken = rank.calls + 2 * kPeerBlocks,
+                    .missing = rank.words,
+                    .give_up = rank.words + 1,
+                    .deadline_ns = deadline_ns,
+                    .rank = r,
+                    .num_ranks = size};
+      for (int peer = 0; peer < size; ++peer) {
+        rank.group.data[peer] =
+            static_cast<std::byte*>(ranks_[static_cast<std::size_t>(peer)].data);
+        rank.group.flags[peer] = ranks_[static_cast<std::size_t>(peer)].flags;
+      }
+    }
+  }
+  ~PeerRanks() {
+    for (Rank& rank : ranks_) {
+      cudaStreamDestroy(rank.stream);
+      cudaFree(rank.data);
+      cudaFree(rank.flags);
+      cudaFree(rank.calls);
+      cudaFreeHost(rank.words);
+    }
+  }
+
+  struct Rank {
+    cudaStream_t stream = nullptr;
+    void* data = nullptr;
+    std::uint32_t* flags = nullptr;
+    std::uint32_t* calls = nullptr;
+    std::int32_t* words = nullptr;  // missing, give_up
+    PeerGroup group{};
+  };
+
+  // Waits for all ranks.
+  void meet() {
+    check(cudaDeviceSynchronize());
+    together_.arrive_and_wait();
+  }
+  bool spread() const { return num_devices() >= size_; }
+  Rank& rank(int r) { return ranks_[static_cast<std::size_t>(r)]; }
+
+  void run(const std::function<void(int rank)>& body) {
+    std::vector<std::thread> threads;
+    for (int r = 0; r < size_; ++r)
+      threads.emplace_back([&, r] {
+        use(r);
+        body(r);
+      });
+    for (std::thread& thread : threads) thread.join();
+  }
+
+ private:
+  void use(int rank) const { check(cudaSetDevice(spread() ? rank : 0)); }
+  void link_devices() const {
+    for (int r = 0; r < size_; ++r)
+      for (int peer = 0; peer < size_; ++peer) {
+        use(r);
+        if (peer != r && cudaDeviceEnablePeerAccess(peer, 0) != cudaSuccess) cudaGetLastError();
+      }
+  }
+  static void* zeros(std::size_t bytes) {
+    void* data = nullptr;
+    check(cudaMalloc(&data, bytes));
+    check(cudaMemset(data, 0, bytes));
+    return data;
+  }
+
+  int size_;
+  std::vector<Rank> ranks_;
+  std::barrier<> together_;
+};
+
+template <typename T>
+std::vector<T> read(const DeviceArray<T>& array, std::size_t count, cudaStream_t stream) {
+  std::vector<T> values(count);
+  check(cudaMemcpyAsync(values.data(), array.get(), count * sizeof(T), cudaMemcpyDeviceToHost,
+                        stream));
+  check(cudaStreamSynchronize(stream));
+  return values;
+}
+
+// Values whose sum depends on the order, from (rank, turn, i).
+bf16 value(int rank, int turn, std::size_t i) {
+  std::uint32_t h = static_cast<std::uint32_t>(i) * 2654435761u +
+                    static_cast<std::uint32_t>(rank * 97 + turn * 31 + 1) * 40503u;
+  h ^= h >> 15;
+  h *= 2246822519u;
+  h ^= h >> 13;
+  return to_bf16((static_cast<float>(h >> 8) / 8388608.0f - 1) * static_cast<float>(1 << (h % 12)));
+}
+
+std::vector<bf16> part(int rank, int turn, std::size_t count) {
+  std::vector<bf16> values(count);
+  for (std::size_t i = 0; i < count; ++i) values[i] = value(rank, turn, i);
+  return values;
+}
+
+std::vector<bf16> sum_of_parts(int size, int turn, std::size_t count) {
+  std::vector<bf16> sum(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    float total = to_float(value(0, turn, i));
+    for (int rank = 1; rank < size; ++rank) total += to_float(value(rank, turn, i));
+    sum[i] = to_bf16(total);
+  }
+  return sum;
+}
+
+bool same(const std::vector<bf16>& a, const std::vector<bf16>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(bf16)) == 0;
+}
+
+class PeerExchangeTest : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (num_devices() == 0) GTEST_SKIP() << "no GPU";
+    if (num_devices() < GetParam() && GetParam() > 2)
+      GTEST_SKIP() << GetParam() << " ranks on " << num_devices() << " GPUs";
+    std::printf("%d ranks on %s\n", GetParam(),
+                num_devices() >= GetParam() ? "GPUs of their own" : "one GPU");
+  }
+};
+
+TEST_P(PeerExchangeTest, SumsAreTheHostsBitsOnEveryRank) {
+  const int size = GetParam();
+  PeerRanks ranks(size);
+  for (const std::size_t count :
+       {std::size_t{8}, std::size_t{384}, std::size_t{7168}, std::size_t{7168} * 17,
+        std::size_t{524288}, static_cast<std::size_t>(peer_sum_max_elements(size))}) {
+    const std::vector<bf16> expected = sum_of_parts(size, 3, count);
+    for (const auto sum : {peer_sum, peer_sum_tagged, peer_sum_one_shot, peer_sum_two_shot}) {
+      if (sum == peer_sum_tagged && 2 * count > std::size_t{kTaggedBytes}) continue;
+      if (sum == peer_sum_one_shot && 2 * count > std::size_t{kPeerSlotBytes}) continue;
+      ranks.run([&](int r) {
+        PeerRanks::Rank& rank = ranks.rank(r);
+        const DeviceArray<bf16> source(part(r, 3, count)), x(part(r, 3, count));
+        ranks.meet();
+        for (int repeat = 0; repeat < 5; ++repeat) {
+          check(cudaMemcpyAsync(x.get(), source.get(), count * sizeof(bf16),
+                                cudaMemcpyDeviceToDevice, rank.stream));
+          check(sum(rank.group, {.x = x.get(), .num_elements = static_cast<std::int64_t>(count)},
+                    rank.stream));
+          EXPECT_TRUE(same(read(x, count, rank.stream), expected)) << "rank " << r << ", " << count;
+        }
+        ranks.meet();
+      });
+    }
+  }
+}
+
+// One kernel against the sum and then the norm, for rows of 7168 and of tiny-k2's 384.
+TEST_P(PeerExchangeTest, TheFusedNormHasTheBitsOfItsSteps) {
+  const int size = GetParam();
+  PeerRanks ranks(size);
+  for (const auto& [rows, hidden] :
+       {std::pair{1, 384}, {100, 384}, {1, 7168}, {2, 7168}, {5, 7168}, {2, 16384}}) {
+    if (!peer_norm_fits(size, rows, hidden)) continue;
+    const auto count = static_cast<std::size_t>(rows * hidden);
+    ranks.run([&, rows = rows, hidden = hidden](int r) {
+      PeerRanks::Rank& rank = ranks.rank(r);
+      std::vector<float> scales;
+      for (int i = 0; i < hidden; ++i) scales.push_back(0.5f + static_cast<float>(i % 7));
+      const DeviceArray<float> weight(scales);
+      const DeviceArray<bf16> delta(part(r, 5, count)), summed(part(r, 5, count));
+      const DeviceArray<bf16> residual(part(9, 6, count)), other(part(9, 6, count));
+      const DeviceArray<bf16> out(part(8, 6, count)), expected(part(7, 6, count));
+      const auto norm = [&, rows, hidden](const DeviceArray<bf16>& x, const DeviceArray<bf16>& d,
+                                          const DeviceArray<bf16>& y) {
+        return RmsNormParams{.x = x.get(),
+                             .delta = d.get(),
+                             .residual = x.get(),
+                             .weight = weight.get(),
+                             .out = y.get(),
+                             .x_row_stride = hidden,
+                             .delta_row_stride = hidden,
+                             .residual_row_stride = hidden,
+                             .out_row_stride = hidden,
+                             .num_rows = rows,
+                             .hidden_size = hidden,
+                             .eps = 1e-5f};
+      };
+      ranks.meet();
+      check(peer_sum(rank.group,
+                     {.x = summed.get(), .num_elements = static_cast<std::int64_t>(count)},
+                     rank.stream));
+      check(rms_norm(norm(other, summed, expected), rank.stream));
+      check(peer_norm(rank.group, norm(residual, delta, out), rank.stream));
+      EXPECT_TRUE(same(read(out, count, rank.stream), read(expected, count, rank.stream)))
+          << "rank " << r << ", " << rows << " x " << hidden;
+      EXPECT_TRUE(same(read(residual, count, rank.stream), read(other, count, rank.stream)));
+      ranks.meet();
+    });
+  }
+}
+
+TEST_P(PeerExchangeTest, GathersColumnsInRankOrder) {
+  const int size = GetParam();
+  PeerRanks ranks(size);
+  for (const auto& [rows, columns] : {std::pair{1, 4}, std::pair{7, 1344}, std::pair{12, 20480}}) {
+    const auto at = [](int rank, int row, int column) {
+      return static_cast<float>(rank * 1000 + row) + static_cast<float>(column) / 32768;
+    };
+    ranks.run([&, rows = rows, columns = columns](int r) {
+      PeerRanks::Rank& rank = ranks.rank(r);
+      std::vector<float> mine, expected;
+      for (int row = 0; row < rows; ++row) {
+        for (int column = 0; column < columns; ++column) mine.push_back(at(r, row, column));
+        for (int peer = 0; peer < size; ++peer)
+          for (int column = 0; column < columns; ++column)
+            expected.push_back(at(peer, row, column));
+      }
+      const DeviceArray<float> x(mine), out(expected.size());
+      ranks.meet();
+      check(peer_gather(rank.group,
+                        {.x = x.get(), .out = out.get(), .num_rows = rows, .columns = columns},
+                        rank.stream));
+      EXPECT_EQ(read(out, expected.size(), rank.stream), expected)
+          << "rank " << r << ", " << rows << " x " << columns;
+      ranks.meet();
+    });
+  }
+}
+
+// Ten calls of changing size and form a graph, other values at each of a thousand launches.
+TEST_P(PeerExchangeTest, TenThousandCallsInGraphsKeepTheirBits) {
+  constexpr int kCalls = 10, kLaunches = 1000, kKinds = 8;
+  const int size = GetParam();
+  if (num_devices() < size) GTEST_SKIP() << size << " ranks on " << num_devices() << " GPUs";
+  constexpr std::size_t kCount = 7168;
+  const std::size_t counts[] = {kCount, 8, 2 * kCount, 384, 3 * kCount};
+  PeerRanks ranks(size);
+  std::vector<std::vector<bf16>> expected;
+  for (int turn = 0; turn < kKinds; ++turn)
+    expected.push_back(sum_of_parts(size, turn, 3 * kCount));
+  ranks.run([&](int r) {
+    PeerRanks::Rank& rank = ranks.rank(r);
+    std::deque<DeviceArray<bf16>> sources, sums;
+    for (int turn = 0; turn < kKinds; ++turn) sources.emplace_back(part(r, turn, 3 * kCount));
+    const DeviceArray<bf16> source(part(r, 0, 3 * kCount));
+    for (int call = 0; call < kCalls; ++call) sums.emplace_back(part(r, 0, 3 * kCount));
+    ranks.meet();
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    check(cudaStreamBeginCapture(rank.stream, cudaStreamCaptureModeThreadLocal));
+    for (int call = 0; call < kCalls; ++call) {
+      const std::size_t count = counts[call % 5];
+      bf16* const x = sums[static_cast<std::size_t>(call)].get();
+      check(cudaMemcpyAsync(x, source.get(), count * sizeof(bf16), cudaMemcpyDeviceToDevice,
+                            rank.stream));
+      const auto sum = std::array{peer_sum_tagged, peer_sum_one_shot, peer_sum_tagged,
+                                  peer_sum_two_shot}[static_cast<std::size_t>(call % 4)];
+      check(
+          sum(rank.group, {.x = x, .num_elements = static_cast<std::int64_t>(count)}, rank.stream));
+    }
+    check(cudaStreamEndCapture(rank.stream, &graph));
+    check(cudaGraphInstantiate(&executable, graph, 0));
+    check(cudaGraphUpload(executable, rank.stream));
+    ranks.meet();
+    int wrong = 0;
+    for (int launch = 0; launch < kLaunches; ++launch) {
+      const auto turn = static_cast<std::size_t>(launch % kKinds);
+      check(cudaMemcpyAsync(source.get(), sources[turn].get(), 3 * kCount * sizeof(bf16),
+                            cudaMemcpyDeviceToDevice, rank.stream));
+      check(cudaGraphLaunch(executable, rank.stream));
+      // All sums of some launches, one of the others.
+      for (int call = 0; call < kCalls; ++call) {
+        if (launch % 16 != 0 && call != launch % kCalls) continue;
+        const std::size_t count = counts[call % 5];
+        const std::vector<bf16> sum =
+            read(sums[static_cast<std::size_t>(call)], count, rank.stream);
+        wrong += std::memcmp(sum.data(), expected[turn].data(), count * sizeof(bf16)) != 0;
+      }
+    }
+    EXPECT_EQ(wrong, 0) << "rank " << r;
+    EXPECT_EQ(rank.words[0], 0);
+    ranks.meet();
+    cudaGraphExecDestroy(executable);
+    cudaGraphDestroy(graph);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, PeerExchangeTest, ::testing::Values(1, 2, 4));
+
+class PeerFailureTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (num_devices() == 0) GTEST_SKIP() << "no GPU";
+  }
+};
+
+TEST_F(PeerFailureTest, APeerThatDoesNotComeIsNamedAfterTheDeadline) {
+  PeerRanks ranks(2, 200'000'000);
+  ranks.run([&](int r) {
+    if (r == 1) return;
+    PeerRanks::Rank& rank = ranks.rank(0);
+    const DeviceArray<bf16> x(part(0, 0, 7168));
+    for (int call = 0; call < 3; ++call) {  // later ones do not wait again
+      check(peer_sum_tagged(rank.group, {.x = x.get(), .num_elements = 7168}, rank.stream));
+      check(peer_sum_one_shot(rank.group, {.x = x.get(), .num_elements = 7168}, rank.stream));
+    }
+    check(cudaStreamSynchronize(rank.stream));
+    EXPECT_EQ(rank.words[0], 2);
+  });
+}
+
+TEST_F(PeerFailureTest, TheHostEndsAWaitInVain) {
+  PeerRanks ranks(2, 60'000'000'000);
+  ranks.run([&](int r) {
+    if (r == 1) return;
+    PeerRanks::Rank& rank = ranks.rank(0);
+    const DeviceArray<bf16> x(part(0, 0, 7168));
+    check(peer_sum(rank.group, {.x = x.get(), .num_elements = 7168}, rank.stream));
+    EXPECT_EQ(cudaStreamQuery(rank.stream), cudaErrorNotReady);
+    reinterpret_cast<volatile std::int32_t*>(rank.words)[1] = 1;
+    check(cudaStreamSynchronize(rank.stream));
+    EXPECT_EQ(rank.words[0], 0);
+  });
+}
+
+// Microseconds of a call in a graph of 50: the median of launches of the slowest rank.
+float time_sum(PeerRanks& ranks, int size, std::int64_t count, decltype(peer_sum)* sum) {
+  constexpr int kCalls = 50, kLaunches = 41;
+  std::vector<float> medians(static_cast<std::size_t>(size));
+  ranks.run([&](int r) {
+    PeerRanks::Rank& rank = ranks.rank(r);
+    const DeviceArray<bf16> x(std::vector<bf16>(static_cast<std::size_t>(count), to_bf16(0)));
+    ranks.meet();
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    check(cudaStreamBeginCapture(rank.stream, cudaStreamCaptureModeThreadLocal));
+    for (int call = 0; call < kCalls; ++call)
+      check(sum(rank.group, {.x = x.get(), .num_elements = count}, rank.stream));
+    check(cudaStreamEndCapture(rank.stream, &graph));
+    check(cudaGraphInstantiate(&executable, graph, 0));
+    check(cudaGraphUpload(executable, rank.stream));
+    ranks.meet();
+    cudaEvent_t start = nullptr, stop = nullptr;
+    check(cudaEventCreate(&start));
+    check(cudaEventCreate(&stop));
+    std::vector<float> times;
+    for (int launch = 0; launch < kLaunches; ++launch) {
+      ranks.meet();
+      check(cudaEventRecord(start, rank.stream));
+      check(cudaGraphLaunch(executable, rank.stream));
+      check(cudaEventRecord(stop, rank.stream));
+      check(cudaEventSynchronize(stop));
+      float ms = 0;
+      check(cudaEventElapsedTime(&ms, start, stop));
+      times.push_back(ms * 1000 / kCalls);
+    }
+    std::sort(times.begin(), times.end());
+    medians[static_cast<std::size_t>(r)] = times[times.size() / 2];
+    ranks.meet();
+    cudaGraphExecDestroy(executable);
+    cudaGraphDestroy(graph);
+  });
+  return *std::max_element(medians.begin(), medians.end());
+}
+
+// Printed, never judged.
+TEST_F(PeerFailureTest, Times) {
+  if (std::getenv("COPPICE_PEER_TIMES") == nullptr) GTEST_SKIP() << "COPPICE_PEER_TIMES is not set";
+  std::printf("ranks  rows      KB   tagged us  one-shot us  two-shot us\n");
+  for (const int size : {2, 4, 8}) {
+    if (num_devices() < size) continue;
+    PeerRanks ranks(size);
+    for (const int rows : {1, 2, 4, 8, 17, 36, 73, 292}) {
+      const std::int64_t count = rows * 7168;
+      const bool small = 2 * count <= kTaggedBytes;
+      std::printf("%5d %5d %7.0f", size, rows, static_cast<double>(count) * 2 / 1024);
+      for (const auto sum : {peer_sum_tagged, peer_sum_one_shot, peer_sum_two_shot})
+        std::printf(" %12.2f", sum == peer_sum_tagged && !small
+                                   ? 0.0
+                                   : static_cast<double>(time_sum(ranks, size, count, sum)));
+      std::printf("\n");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace coppice::kernels
