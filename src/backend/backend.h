@@ -107,6 +107,7 @@ class Backend {
   virtual void moe_experts(const MoeExpertsArgs& args) = 0;
   virtual void moe_block(const MoeBlockArgs& args);  // fused
   virtual void all_reduce(const AllReduceArgs& args) = 0;
+  virtual void sum_add_rms_norm(const AddRmsNormArgs& args);  // fused: all_reduce, add_rms_norm
   virtual void all_gather(const AllGatherArgs& args) = 0;
   virtual void gather_rows(const GatherRowsArgs& args) = 0;
 

@@ -58,4 +58,9 @@ void Backend::mla_queries(const MlaQueriesArgs& args) {
                          .cache = args.cache});
 }
 
+void Backend::sum_add_rms_norm(const AddRmsNormArgs& args) {
+  all_reduce({.x = args.delta});
+  add_rms_norm(args);
+}
+
 }  // namespace coppice

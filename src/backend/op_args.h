@@ -86,7 +86,8 @@ struct RmsNormArgs {
   Tensor out;  // [T, hidden_size] act
 };
 
-// residual += delta; out = rms_norm(residual). Equal to the two steps bit for bit.
+// residual += delta; out = rms_norm(residual). Equal to the two steps bit for bit. Where the op
+// sums over ranks first, delta is this rank's part and its contents are lost.
 struct AddRmsNormArgs {
   Tensor residual;  // [T, hidden_size] act, updated
   Tensor delta;     // [T, hidden_size] act

@@ -71,6 +71,7 @@ LoadedRank load_ranks(const EngineConfig& config, const LoadProgress& progress) 
   check_parallel(load_model_config(config.model), {.rank = 0, .size = size});
   if (!config.speculative_model.empty())
     check_parallel(load_dflash_config(config.speculative_model).network, {.rank = 0, .size = size});
+  check_rank_devices(config.device, size);
   const auto threads = std::make_shared<RankThreads>(size);
   std::vector<LoadedRank> all(static_cast<std::size_t>(size));
   const auto load = [&](std::int64_t rank) {

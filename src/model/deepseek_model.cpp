@@ -136,7 +136,6 @@ void DeepseekModel::attention(const DeepseekLayerWeights& layer, const ForwardBa
                         .provenance = provenance});
   const Tensor delta = delta_.rows(0, T);  // [T, hidden_size]
   backend_.linear({.x = o, .weight = &layer.o_proj, .out = delta, .provenance = provenance});
-  sum_over_ranks(delta);
 }
 
 void DeepseekModel::feed_forward(const DeepseekLayerWeights& layer, const ForwardBatch& batch) {
@@ -145,7 +144,6 @@ void DeepseekModel::feed_forward(const DeepseekLayerWeights& layer, const Forwar
     experts(layer, batch);
   else
     mlp(layer.mlp, delta, batch.num_rows(), batch.attention.provenance);
-  sum_over_ranks(delta);
 }
 
 // out = down(silu(gate x) * up x)
@@ -191,15 +189,12 @@ void DeepseekModel::experts(const DeepseekLayerWeights& layer, const ForwardBatc
 }
 
 void DeepseekModel::add_and_norm(const Tensor& norm, std::int64_t num_rows) {
-  backend_.add_rms_norm({.residual = residual_.rows(0, num_rows),
-                         .delta = delta_.rows(0, num_rows),
-                         .weight = norm,
-                         .eps = eps_,
-                         .out = x_.rows(0, num_rows)});
-}
-
-void DeepseekModel::sum_over_ranks(const Tensor& partial) {
-  if (parallel_.size > 1) backend_.all_reduce({.x = partial});
+  const AddRmsNormArgs args = {.residual = residual_.rows(0, num_rows),
+                               .delta = delta_.rows(0, num_rows),
+                               .weight = norm,
+                               .eps = eps_,
+                               .out = x_.rows(0, num_rows)};
+  parallel_.size > 1 ? backend_.sum_add_rms_norm(args) : backend_.add_rms_norm(args);
 }
 
 void DeepseekModel::embed(const Tensor& token_ids, const Tensor& out) {

@@ -41,8 +41,8 @@ class DeepseekModel : public Model {
   void mlp(const MlpWeights& weights, const Tensor& out, std::int64_t num_rows,
            Provenance provenance);
   void experts(const DeepseekLayerWeights& layer, const ForwardBatch& batch);
+  // The residual stream and its norm, with delta summed over ranks.
   void add_and_norm(const Tensor& norm, std::int64_t num_rows);
-  void sum_over_ranks(const Tensor& partial);
 
   Backend& backend_;
   ModelConfig config_;

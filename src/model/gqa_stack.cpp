@@ -80,7 +80,6 @@ void GqaStack::attention(const LlamaLayerWeights& weights, const ForwardBatch& b
                           .out = o.reshape({T, num_heads_, D})});
   const Tensor delta = delta_.rows(0, T);  // [T, hidden_size]
   backend_.linear({.x = o, .weight = &weights.o_proj, .out = delta, .provenance = provenance});
-  sum_over_ranks(delta);
 }
 
 // delta = down(silu(gate x) * up x)
@@ -92,19 +91,15 @@ void GqaStack::mlp(const MlpWeights& weights, std::int64_t num_rows, Provenance 
       {.x = x(num_rows), .weight = &weights.gate_up, .out = gate_up, .provenance = provenance});
   backend_.silu_mul({.gate_up = gate_up, .out = act});
   backend_.linear({.x = act, .weight = &weights.down, .out = delta, .provenance = provenance});
-  sum_over_ranks(delta);
 }
 
 void GqaStack::add_and_norm(const Tensor& norm_weight, std::int64_t num_rows) {
-  backend_.add_rms_norm({.residual = residual(num_rows),
-                         .delta = delta_.rows(0, num_rows),
-                         .weight = norm_weight,
-                         .eps = eps_,
-                         .out = x(num_rows)});
-}
-
-void GqaStack::sum_over_ranks(const Tensor& partial) {
-  if (num_ranks_ > 1) backend_.all_reduce({.x = partial});
+  const AddRmsNormArgs args = {.residual = residual(num_rows),
+                               .delta = delta_.rows(0, num_rows),
+                               .weight = norm_weight,
+                               .eps = eps_,
+                               .out = x(num_rows)};
+  num_ranks_ > 1 ? backend_.sum_add_rms_norm(args) : backend_.add_rms_norm(args);
 }
 
 }  // namespace coppice

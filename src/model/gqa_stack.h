@@ -38,8 +38,8 @@ class GqaStack {
   void attention(const LlamaLayerWeights& weights, const ForwardBatch& batch, const Tensor& k_cache,
                  const Tensor& v_cache, const AttentionWindow& window);
   void mlp(const MlpWeights& weights, std::int64_t num_rows, Provenance provenance);
+  // The residual stream and its norm, with delta summed over ranks.
   void add_and_norm(const Tensor& norm_weight, std::int64_t num_rows);
-  void sum_over_ranks(const Tensor& partial);
 
   Backend& backend_;
   ModelConfig config_;

@@ -1,7 +1,7 @@
 // Tensor parallelism end to end: within one number of ranks every way to decode leaves the same
 // bits, all ranks hold the same trees, tokens, keys and logits at every step, and a rank that fails
-// ends the engine by its name. With COPPICE_TEST_DEVICE=cuda ranks are GPUs; planted faults stay on
-// the CPU.
+// ends the engine by its name. With COPPICE_TEST_DEVICE=cuda ranks are GPUs, and all but the wrong
+// sum and the wrong choice run there.
 #include <gtest/gtest.h>
 
 #include "tests/engine/support/exactness.h"
@@ -27,6 +27,7 @@ class RankRecorder : public ForwardingBackend {
     note("sum over ranks", args.x);
   }
   // Fused ops are recorded step by step.
+  void sum_add_rms_norm(const AddRmsNormArgs& args) override { Backend::sum_add_rms_norm(args); }
   void moe_block(const MoeBlockArgs& args) override { Backend::moe_block(args); }
   void mla_queries(const MlaQueriesArgs& args) override { Backend::mla_queries(args); }
   void moe_route(const MoeRouteArgs& args) override {
@@ -110,29 +111,43 @@ std::vector<Request> requests() {
   return all;
 }
 
+// Why so many ranks cannot run on the tests' device; empty when they can.
+std::string why_no_ranks(std::int64_t size) {
+  try {
+    check_rank_devices(test_device(), size);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return why_no_device();
+}
+
 class ParallelEngineTest : public ::testing::TestWithParam<std::int64_t> {
  protected:
   void SetUp() override {
-    if (test_device() != "cuda") return;
-    try {
-      make_backend({.device = "cuda:" + std::to_string(GetParam() - 1)});
-    } catch (const Error& error) {
-      GTEST_SKIP() << error.what();
-    }
+    if (const std::string why = why_no_ranks(GetParam()); !why.empty()) GTEST_SKIP() << why;
   }
 };
 
+std::vector<Way> ways() {
+  std::vector<Way> all = {{"chain", chain()},
+                          {"tree 16", tree(16)},
+                          {"tree auto", tree(kAutoBudget)},
+                          {"ngram", ngram()},
+                          {"tree with strangers, chunks of 50", tree(12), 3, 50}};
+  if (kSanitized) all.erase(all.begin(), all.begin() + 3);
+  return all;
+}
+
+std::vector<Trail> plain_trails(std::int64_t num_ranks) {
+  auto engine = make_tiny_engine({.speculative = plain(), .tensor_parallel_size = num_ranks});
+  std::vector<Trail> trails;
+  for (const Request& request : requests()) trails.push_back(decode(*engine, request));
+  return trails;
+}
+
 TEST_P(ParallelEngineTest, EveryWayLeavesTheSameBitsAndAllRanksAgree) {
-  auto reference = make_tiny_engine({.speculative = plain(), .tensor_parallel_size = GetParam()});
-  std::vector<Trail> expected;
-  for (const Request& request : requests()) expected.push_back(decode(*reference, request));
-  std::vector<Way> ways = {{"chain", chain()},
-                           {"tree 16", tree(16)},
-                           {"tree auto", tree(kAutoBudget)},
-                           {"ngram", ngram()},
-                           {"tree with strangers, chunks of 50", tree(12), 3, 50}};
-  if (kSanitized) ways.erase(ways.begin(), ways.begin() + 3);
-  for (const Way& way : ways) {
+  const std::vector<Trail> expected = plain_trails(GetParam());
+  for (const Way& way : ways()) {
     std::vector<RankRecorder*> ranks(static_cast<std::size_t>(GetParam()));
     auto engine = make_tiny_engine({.speculative = way.speculative,
                                     .max_num_batched_tokens = way.chunk,
@@ -150,6 +165,24 @@ TEST_P(ParallelEngineTest, EveryWayLeavesTheSameBitsAndAllRanksAgree) {
     EXPECT_GT(ranks[0]->notes().size(), 1000u);
     for (const RankRecorder* rank : ranks)
       EXPECT_EQ(first_difference(ranks[0]->notes(), rank->notes()), "") << way.name;
+  }
+}
+
+// No graph runs under a recorder.
+TEST_P(ParallelEngineTest, EveryWayLeavesTheSameBitsInGraphs) {
+  if (test_device().starts_with("cpu")) GTEST_SKIP() << "rounds run at once on a CPU";
+  const std::vector<Trail> expected = plain_trails(GetParam());
+  for (const Way& way : ways()) {
+    auto engine = make_tiny_engine({.speculative = way.speculative,
+                                    .max_num_batched_tokens = way.chunk,
+                                    .tensor_parallel_size = GetParam()});
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const Trail trail = decode(*engine, requests()[i], way.num_strangers);
+      EXPECT_FALSE(compare(expected[i], trail))
+          << way.name << ", request " << i << ": " << compare(expected[i], trail).what;
+      // Without an observer rounds are launched ahead.
+      EXPECT_EQ(run(*engine, requests()[i]).tokens, expected[i].tokens) << way.name;
+    }
   }
 }
 
@@ -186,10 +219,10 @@ struct Outcome {
   std::string error, again, difference;
   double seconds = 0;
 };
-Outcome run_with(FaultyRank::Fault fault) {
+Outcome run_with(FaultyRank::Fault fault, const std::string& device = "cpu") {
   std::array<FaultyRank*, 2> ranks{};
   auto engine =
-      make_tiny_engine({.device = "cpu",
+      make_tiny_engine({.device = device,
                         .speculative = tree(16),
                         .tensor_parallel_size = 2,
                         .wrap_rank = [&](std::int64_t rank, auto inner) {
@@ -232,7 +265,8 @@ TEST(ParallelFaultTest, RanksThatEmitDifferentTokensEndTheEngine) {
 }
 
 TEST(ParallelFaultTest, ARankThatThrowsEndsTheEngineByItsName) {
-  const Outcome outcome = run_with(FaultyRank::Fault::kThrow);
+  if (const std::string why = why_no_ranks(2); !why.empty()) GTEST_SKIP() << why;
+  const Outcome outcome = run_with(FaultyRank::Fault::kThrow, test_device());
   EXPECT_EQ(outcome.error, "rank 1: cuda: the device is lost");
   EXPECT_EQ(outcome.again, outcome.error);
   EXPECT_LT(outcome.seconds, 5.0);
@@ -257,19 +291,36 @@ TEST(ParallelLoadTest, ANumberOfRanksThatDoesNotSplitTheModelIsRefusedInOneLine)
   EXPECT_EQ(error_of(0), "tensor_parallel_size is 0: must be at least 1 and at most 64");
 }
 
+TEST(ParallelLoadTest, RanksWithoutAGpuEachAreRefusedInOneLine) {
+  const auto error_of = [](const std::string& device, std::int64_t size) -> std::string {
+    try {
+      check_rank_devices(device, size);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(error_of("cpu", 64), "");
+  EXPECT_EQ(error_of("cuda:1", 1), "");
+  EXPECT_EQ(error_of("cuda:1", 2),
+            "tensor parallel size 2: device 'cuda:1' is one GPU; 'cuda' takes the first 2");
+  if (test_device() != "cuda" || !why_no_device().empty()) return;
+  EXPECT_TRUE(error_of("cuda", 64).starts_with("tensor parallel size 64: this machine has "));
+}
+
 TEST(ParallelLoadTest, EngineLoadsItsOwnRanks) {
+  if (const std::string why = why_no_ranks(2); !why.empty()) GTEST_SKIP() << why;
   EngineConfig config;
   config.model = kTinyK2;
   config.speculative_model = kTinyK2Dflash;
   config.speculative = tree(8);
-  config.device = "cpu";
+  config.device = test_device();
   config.max_num_seqs = 2;
   config.max_model_len = 512;
   config.tensor_parallel_size = 2;
   const std::unique_ptr<Engine> engine = Engine::load(config);
   EXPECT_NE(engine->describe().find("tensor parallel 2"), std::string::npos);
-  auto other =
-      make_tiny_engine({.device = "cpu", .speculative = plain(), .tensor_parallel_size = 2});
+  auto other = make_tiny_engine({.speculative = plain(), .tensor_parallel_size = 2});
   const Request request = greedy(golden_prompt("chat_tool"), 24);
   EXPECT_EQ(run(*engine, request).tokens, run(*other, request).tokens);
 }

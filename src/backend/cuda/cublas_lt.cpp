@@ -120,7 +120,7 @@ std::unique_ptr<CublasLt> CublasLt::load() {
 
 // The heuristic's first choice for the planned number of tokens that keeps each sum in one piece.
 const CublasLt::Plan& CublasLt::plan(const LtProduct& product) {
-  auto& slot = plans_[{product.heads, product.outputs, product.inputs, product.out_is_f32}];
+  auto& slot = plans_[shape_of(product)];
   if (slot != nullptr) return *slot;
   const Functions& f = *functions_;
   LtProduct planned = product;

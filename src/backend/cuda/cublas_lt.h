@@ -39,6 +39,8 @@ class CublasLt {
   // Enqueues. False, and nothing is enqueued, for a shape without an algorithm that fits the rule
   // above; the answer depends on the shape alone. Throws Error(kUnavailable) when cuBLASLt fails.
   bool multiply(const LtProduct& product, cudaStream_t stream);
+  // Whether a product of this shape was enqueued before: the first one loads its kernel.
+  bool knows(const LtProduct& product) const { return plans_.contains(shape_of(product)); }
 
   // As cuBLASLt numbers itself, e.g. 130100.
   std::size_t version() const { return version_; }
@@ -47,6 +49,9 @@ class CublasLt {
   struct Functions;
   struct Plan;
   using Shape = std::tuple<std::int64_t, std::int64_t, std::int64_t, bool>;
+  static Shape shape_of(const LtProduct& product) {
+    return {product.heads, product.outputs, product.inputs, product.out_is_f32};
+  }
 
   CublasLt(std::unique_ptr<const Functions> functions, cublasLtHandle_t handle);
   const Plan& plan(const LtProduct& product);

@@ -2,12 +2,41 @@
 
 #include <nvtx3/nvToolsExt.h>
 
+#include <cstdlib>
+
 #include "backend/cuda/cuda_backend_impl.h"
 #include "backend/cuda/cuda_weights.h"
 #include "base/error.h"
 #include "kernels/clock/write_time.h"
 
 namespace coppice {
+
+// A group that has failed leaves kernels that wait for a peer: they are told to give up.
+CudaBackend::~CudaBackend() {
+  try {
+    synchronize();
+  } catch (const Error&) {  // whoever ran into it has said it
+  }
+}
+
+// Copies of ordinary host memory may hold up the caller inside the driver until the stream has come
+// to them. With several ranks it waits outside, where it notices that a peer has failed.
+void CudaBackend::upload(const Tensor& dst, const void* src) {
+  constexpr std::int64_t kStagedBytes = std::int64_t{64} << 10;  // taken over at once
+  if (dst.num_bytes() == 0) return;
+  if (peers_ != nullptr && dst.num_bytes() > kStagedBytes) synchronize();
+  cuda_check(cudaMemcpyAsync(dst.raw(), src, static_cast<std::size_t>(dst.num_bytes()),
+                             cudaMemcpyHostToDevice, stream()),
+             "upload");
+}
+
+void CudaBackend::download(void* dst, const Tensor& src) {
+  if (peers_ != nullptr) synchronize();
+  cuda_check(cudaMemcpyAsync(dst, src.raw(), static_cast<std::size_t>(src.num_bytes()),
+                             cudaMemcpyDeviceToHost, stream()),
+             "download");
+  synchronize();
+}
 
 LinearWeight CudaBackend::load_linear(std::span<const HostMatrix> parts) {
   std::int64_t rows = 0;
@@ -31,7 +60,18 @@ std::int64_t CudaBackend::start_download(void* dst, const Tensor& src) {
 }
 
 void CudaBackend::wait_for(std::int64_t ticket) {
-  tickets_.wait_for(ticket);
+  const cudaEvent_t event = tickets_.event_of(ticket);
+  if (peers_ != nullptr)
+    peers_->wait_for(event);
+  else
+    cuda_check(cudaEventSynchronize(event), "wait for a round");
+}
+
+void CudaBackend::synchronize() {
+  if (peers_ != nullptr)
+    peers_->synchronize(stream());
+  else
+    cuda_check(cudaStreamSynchronize(stream()), "synchronize");
 }
 
 void CudaBackend::write_time(const Tensor& out) {
@@ -52,22 +92,25 @@ Backend::Memory CudaBackend::memory() const {
   return memory;
 }
 
-bool has_cuda() {
+int num_cuda_devices() {
   try {
     open_cuda_device(0);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kUnsupported) throw;
-    return false;
+    return 0;
   }
-  return true;
+  int count = 0;
+  cuda_check(cudaGetDeviceCount(&count), "number of GPUs");
+  return count;
+}
+
+void load_cuda_kernels_early() {
+  static const int failed = setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  COPPICE_CHECK_EQ(failed, 0);
 }
 
 std::unique_ptr<Backend> make_cuda_backend(int device_index, Communicator* communicator) {
-  if (communicator != nullptr)
-    throw Error(ErrorKind::kUnsupported,
-                "device 'cuda': the ranks of a tensor-parallel group run on the CPU only (--device "
-                "cpu)");
-  return std::make_unique<CudaBackend>(device_index);
+  return std::make_unique<CudaBackend>(device_index, communicator);
 }
 
 }  // namespace coppice

@@ -9,8 +9,13 @@
 
 namespace coppice {
 
-// Whether there is a driver that this build can use, and a GPU.
-bool has_cuda();
+// GPUs of this machine; 0 as well where the driver does not fit this build.
+int num_cuda_devices();
+
+// To be called before anything else of CUDA where ranks are GPUs: kernels are then loaded at the
+// start. At its first launch, as is usual, a kernel could hold up the driver while it waits for a
+// peer's that the driver then cannot launch.
+void load_cuda_kernels_early();
 
 // device_index as the CUDA driver counts them. communicator: of this tensor-parallel rank; null:
 // one rank. Throws Error(kUnsupported) with the cause when this build has no CUDA or the machine

@@ -14,6 +14,7 @@
 #include "backend/cuda/cuda_device.h"
 #include "backend/cuda/cuda_memory.h"
 #include "backend/cuda/graph_cache.h"
+#include "backend/cuda/peer_memory.h"
 #include "kernels/mla/mla_attention.h"
 
 namespace coppice {
@@ -24,8 +25,14 @@ inline constexpr int kMaxSampleRows = 4096;
 
 class CudaBackend final : public Backend {
  public:
-  explicit CudaBackend(int index) : device_(open_cuda_device(index)), stream_(make_stream()) {}
-  ~CudaBackend() override { cudaStreamSynchronize(stream_.get()); }
+  // communicator: of this rank, outlives the backend; null: one rank.
+  CudaBackend(int index, Communicator* communicator)
+      : device_(open_cuda_device(index)),
+        stream_(make_stream()),
+        peers_(communicator == nullptr
+                   ? nullptr
+                   : std::make_unique<PeerMemory>(*communicator, device_.index, stream())) {}
+  ~CudaBackend() override;
 
   std::string name() const override {
     return "cuda sm_" + std::to_string(device_.compute_capability) + " " + device_.name;
@@ -35,21 +42,11 @@ class CudaBackend final : public Backend {
   DType kv_dtype() const override { return DType::kBF16; }
 
   Buffer allocate(std::size_t num_bytes) override { return allocate_device(num_bytes, stream()); }
-  void upload(const Tensor& dst, const void* src) override {
-    if (dst.num_bytes() == 0) return;
-    cuda_check(cudaMemcpyAsync(dst.raw(), src, static_cast<std::size_t>(dst.num_bytes()),
-                               cudaMemcpyHostToDevice, stream()),
-               "upload");
-  }
-  void download(void* dst, const Tensor& src) override {
-    cuda_check(cudaMemcpyAsync(dst, src.raw(), static_cast<std::size_t>(src.num_bytes()),
-                               cudaMemcpyDeviceToHost, stream()),
-               "download");
-    synchronize();
-  }
+  void upload(const Tensor& dst, const void* src) override;
+  void download(void* dst, const Tensor& src) override;
   cudaStream_t stream() const { return stream_.get(); }
   const CudaDevice& cuda_device() const { return device_; }
-  void synchronize() override { cuda_check(cudaStreamSynchronize(stream()), "synchronize"); }
+  void synchronize() override;
 
   Buffer allocate_host(std::size_t num_bytes) override { return allocate_pinned(num_bytes); }
   std::int64_t start_download(void* dst, const Tensor& src) override;
@@ -76,7 +73,8 @@ class CudaBackend final : public Backend {
   void moe_route(const MoeRouteArgs& args) override;
   void moe_experts(const MoeExpertsArgs& args) override;
   void moe_block(const MoeBlockArgs& args) override;
-  void all_reduce(const AllReduceArgs&) override {}  // one rank
+  void all_reduce(const AllReduceArgs& args) override;
+  void sum_add_rms_norm(const AddRmsNormArgs& args) override;
   void all_gather(const AllGatherArgs& args) override;
   void gather_rows(const GatherRowsArgs& args) override;
 
@@ -119,16 +117,25 @@ class CudaBackend final : public Backend {
                       std::int64_t num_heads);
   kernels::MlaAttentionParams mla_params(const AttentionMetadata& metadata, std::int64_t num_heads);
 
+  CudaWorkspace make_workspace() const { return {stream(), peers_.get()}; }
+  // With several ranks: waits until none has work under way. Before and after what may hold up the
+  // driver, on all ranks alike.
+  void settle() {
+    if (peers_ != nullptr) peers_->settle(stream());
+  }
+
   CudaDevice device_;
   Stream stream_;
+  std::unique_ptr<PeerMemory> peers_;  // null: one rank
   CudaTickets tickets_{kMaxTickets};
   // Each kernel family keeps counters at the front of its own workspace, zero between calls.
-  CudaWorkspace moe_workspace_{stream()}, mla_workspace_{stream()}, gqa_workspace_{stream()},
-      top_k_workspace_{stream()}, greedy_workspace_{stream()}, counts_workspace_{stream()},
-      ticket_workspace_{stream()};
+  CudaWorkspace moe_workspace_{make_workspace()}, mla_workspace_{make_workspace()},
+      gqa_workspace_{make_workspace()}, top_k_workspace_{make_workspace()},
+      greedy_workspace_{make_workspace()}, counts_workspace_{make_workspace()},
+      ticket_workspace_{make_workspace()};
   std::unique_ptr<CublasLt> cublas_lt_;
   bool cublas_lt_tried_ = false;  // loaded at the first prompt
-  GraphCache graphs_;
+  GraphCache graphs_{peers_.get()};
 };
 
 }  // namespace coppice

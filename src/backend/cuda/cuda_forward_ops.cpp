@@ -61,20 +61,7 @@ void CudaBackend::rms_norm(const RmsNormArgs& args) {
 }
 
 void CudaBackend::add_rms_norm(const AddRmsNormArgs& args) {
-  cuda_check(kernels::rms_norm({.x = args.residual.raw(),
-                                .delta = args.delta.raw(),
-                                .residual = args.residual.raw(),
-                                .weight = floats(args.weight),
-                                .out = args.out.raw(),
-                                .x_row_stride = args.residual.row_stride(),
-                                .delta_row_stride = args.delta.row_stride(),
-                                .residual_row_stride = args.residual.row_stride(),
-                                .out_row_stride = args.out.row_stride(),
-                                .num_rows = to_int(args.out.shape(0)),
-                                .hidden_size = to_int(args.out.shape(1)),
-                                .eps = args.eps},
-                               stream()),
-             "add_rms_norm");
+  cuda_check(kernels::rms_norm(norm_params(args), stream()), "add_rms_norm");
 }
 
 bool CudaBackend::fits_tensor_cores(const Tensor& x, const Tensor& out, std::int64_t outputs,
@@ -121,24 +108,26 @@ void CudaBackend::product(const Tensor& x, const LinearWeight& weight, const Ten
 
 bool CudaBackend::prompt_product(const Tensor& x, const LinearWeight& weight, const Tensor& out,
                                  std::int64_t num_heads) {
-  if (!cublas_lt_tried_) {
-    cublas_lt_tried_ = true;
-    cublas_lt_ = CublasLt::load();
-  }
+  const LtProduct wanted = {.x = x.raw(),
+                            .weight = matrix_of(weight),
+                            .out = out.raw(),
+                            .tokens = x.shape(0),
+                            .heads = num_heads,
+                            .outputs = weight.out_features / num_heads,
+                            .inputs = weight.in_features,
+                            .x_stride = x.row_stride(),
+                            .out_stride = out.row_stride(),
+                            .out_is_f32 = out.dtype() == DType::kF32};
   const bool aligned =
       out.row_stride() % 8 == 0 && reinterpret_cast<std::uintptr_t>(out.raw()) % 16 == 0;
-  if (cublas_lt_ == nullptr || !aligned) return false;
-  return cublas_lt_->multiply({.x = x.raw(),
-                               .weight = matrix_of(weight),
-                               .out = out.raw(),
-                               .tokens = x.shape(0),
-                               .heads = num_heads,
-                               .outputs = weight.out_features / num_heads,
-                               .inputs = weight.in_features,
-                               .x_stride = x.row_stride(),
-                               .out_stride = out.row_stride(),
-                               .out_is_f32 = out.dtype() == DType::kF32},
-                              stream());
+  if (!aligned) return false;
+  const bool is_first = !cublas_lt_tried_ || (cublas_lt_ != nullptr && !cublas_lt_->knows(wanted));
+  if (is_first) settle();
+  if (!cublas_lt_tried_) cublas_lt_ = CublasLt::load();
+  cublas_lt_tried_ = true;
+  const bool done = cublas_lt_ != nullptr && cublas_lt_->multiply(wanted, stream());
+  if (is_first) settle();
+  return done;
 }
 
 void CudaBackend::linear(const LinearArgs& args) {
@@ -241,15 +230,6 @@ void CudaBackend::moe_block(const MoeBlockArgs& args) {
                .out = args.out,
                .distinct_experts = {},
                .provenance = args.provenance});
-}
-
-// One rank: its columns are all columns.
-void CudaBackend::all_gather(const AllGatherArgs& args) {
-  COPPICE_CHECK_EQ(args.out.num_bytes(), args.x.num_bytes());
-  cuda_check(
-      cudaMemcpyAsync(args.out.raw(), args.x.raw(), static_cast<std::size_t>(args.x.num_bytes()),
-                      cudaMemcpyDeviceToDevice, stream()),
-      "all_gather");
 }
 
 void CudaBackend::gather_rows(const GatherRowsArgs& args) {

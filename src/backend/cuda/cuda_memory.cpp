@@ -5,6 +5,7 @@
 #include <string>
 
 #include "backend/cuda/cuda_check.h"
+#include "backend/cuda/peer_memory.h"
 #include "base/error.h"
 
 namespace coppice {
@@ -41,13 +42,14 @@ CudaTickets::~CudaTickets() {
 }
 
 std::int64_t CudaTickets::mark(cudaStream_t stream) {
-  cuda_check(cudaEventRecord(event_of(next_), stream), "record event");
-  return next_++;
+  const std::int64_t ticket = next_++;
+  cuda_check(cudaEventRecord(event_of(ticket), stream), "record event");
+  return ticket;
 }
 
-void CudaTickets::wait_for(std::int64_t ticket) const {
+cudaEvent_t CudaTickets::event_of(std::int64_t ticket) const {
   COPPICE_CHECK(ticket < next_ && ticket + std::ssize(events_) >= next_, ticket, " of ", next_);
-  cuda_check(cudaEventSynchronize(event_of(ticket)), "wait for a round");
+  return events_[static_cast<std::size_t>(ticket) % events_.size()];
 }
 
 void* CudaWorkspace::get(std::size_t num_bytes) {
@@ -57,7 +59,9 @@ void* CudaWorkspace::get(std::size_t num_bytes) {
     COPPICE_CHECK(status == cudaStreamCaptureStatusNone, "workspace of ", num_bytes,
                   " bytes first asked for during capture");
     const std::size_t grown = areas_.empty() ? num_bytes : 2 * areas_.back().num_bytes();
+    if (peers_ != nullptr) peers_->settle(stream_);
     areas_.push_back(allocate_device(std::max(num_bytes, grown), stream_));
+    if (peers_ != nullptr) peers_->settle(stream_);
   }
   return areas_.back().data();
 }

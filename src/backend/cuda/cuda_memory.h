@@ -18,6 +18,8 @@ Buffer allocate_device(std::size_t num_bytes, cudaStream_t stream);
 // Page-locked host memory, zero-filled: copies to it do not hold up the caller.
 Buffer allocate_pinned(std::size_t num_bytes);
 
+class PeerMemory;
+
 // Numbered points of a stream that the host may wait for.
 class CudaTickets {
  public:
@@ -28,26 +30,25 @@ class CudaTickets {
 
   std::int64_t mark(cudaStream_t stream);
   // Only of the last `count` marks.
-  void wait_for(std::int64_t ticket) const;
+  cudaEvent_t event_of(std::int64_t ticket) const;
 
  private:
-  cudaEvent_t event_of(std::int64_t ticket) const {
-    return events_[static_cast<std::size_t>(ticket) % events_.size()];
-  }
   std::vector<cudaEvent_t> events_;
   std::int64_t next_ = 0;
 };
 
 // Scratch memory shared by all kernels of one stream. Grows only while rounds run eagerly; earlier
 // areas stay allocated, because graphs captured with them keep their addresses. New areas are
-// zero-filled.
+// zero-filled. With several ranks all grow at the same op, when no rank has work under way.
 class CudaWorkspace {
  public:
-  explicit CudaWorkspace(cudaStream_t stream) : stream_(stream) {}
+  // peers: of several ranks; null: one. Outlives it.
+  CudaWorkspace(cudaStream_t stream, PeerMemory* peers) : stream_(stream), peers_(peers) {}
   void* get(std::size_t num_bytes);
 
  private:
   cudaStream_t stream_;
+  PeerMemory* peers_;
   std::vector<Buffer> areas_;
 };
 

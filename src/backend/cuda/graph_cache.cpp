@@ -15,6 +15,7 @@ void GraphCache::run(const GraphKey& key, cudaStream_t stream, const std::functi
     return;
   }
   body();
+  if (peers_ != nullptr) peers_->settle(stream);
   cudaGraph_t graph = nullptr;
   cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "begin capture");
   body();
@@ -24,6 +25,9 @@ void GraphCache::run(const GraphKey& key, cudaStream_t stream, const std::functi
   cudaGraphDestroy(graph);
   cuda_check(status, "graph instantiation");
   graphs_.emplace(key, executable);
+  if (peers_ == nullptr) return;
+  cuda_check(cudaGraphUpload(executable, stream), "graph upload");
+  peers_->settle(stream);
 }
 
 }  // namespace coppice

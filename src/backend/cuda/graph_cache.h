@@ -1,5 +1,6 @@
 // Captured rounds by key. The first run of a key is eager (it loads modules and is that round's
-// real result), then the body is captured without executing; later runs are one graph launch.
+// real result), then the body is captured without executing; later runs are one graph launch. With
+// several ranks all capture at the same run, while no rank has work under way.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,12 +9,14 @@
 #include <map>
 
 #include "backend/backend.h"
+#include "backend/cuda/peer_memory.h"
 
 namespace coppice {
 
 class GraphCache {
  public:
-  GraphCache() = default;
+  // peers: of several ranks; null: one. Outlives it.
+  explicit GraphCache(PeerMemory* peers) : peers_(peers) {}
   ~GraphCache() { clear(); }
   GraphCache(const GraphCache&) = delete;
   GraphCache& operator=(const GraphCache&) = delete;
@@ -24,6 +27,7 @@ class GraphCache {
   std::size_t num_graphs() const { return graphs_.size(); }
 
  private:
+  PeerMemory* peers_;
   std::map<GraphKey, cudaGraphExec_t> graphs_;
 };
 

@@ -77,4 +77,19 @@ kernels::AcceptPathParams accept_params(const AcceptPathArgs& args) {
           .history_stride = to_int(s.history.row_stride())};
 }
 
+kernels::RmsNormParams norm_params(const AddRmsNormArgs& args) {
+  return {.x = args.residual.raw(),
+          .delta = args.delta.raw(),
+          .residual = args.residual.raw(),
+          .weight = floats(args.weight),
+          .out = args.out.raw(),
+          .x_row_stride = args.residual.row_stride(),
+          .delta_row_stride = args.delta.row_stride(),
+          .residual_row_stride = args.residual.row_stride(),
+          .out_row_stride = args.out.row_stride(),
+          .num_rows = to_int(args.out.shape(0)),
+          .hidden_size = to_int(args.out.shape(1)),
+          .eps = args.eps};
+}
+
 }  // namespace coppice

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "backend/op_args.h"
+#include "kernels/norm/rms_norm.h"
 #include "kernels/sample/sample_rows.h"
 #include "kernels/tree/accept_path.h"
 #include "kernels/tree/tree_arrays.h"
@@ -28,5 +29,6 @@ kernels::TreeArrays tree_arrays(const TreeBuffers& trees);
 // Without the workspace.
 kernels::SampleRowsParams sample_params(const SampleRowsArgs& args);
 kernels::AcceptPathParams accept_params(const AcceptPathArgs& args);
+kernels::RmsNormParams norm_params(const AddRmsNormArgs& args);
 
 }  // namespace coppice

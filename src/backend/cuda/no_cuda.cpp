@@ -4,9 +4,11 @@
 
 namespace coppice {
 
-bool has_cuda() {
-  return false;
+int num_cuda_devices() {
+  return 0;
 }
+
+void load_cuda_kernels_early() {}
 
 std::unique_ptr<Backend> make_cuda_backend(int device_index, Communicator*) {
   throw Error(ErrorKind::kUnsupported, "device 'cuda:" + std::to_string(device_index) +

@@ -39,12 +39,28 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
   const int rank =
       options.communicator == nullptr ? 0 : static_cast<int>(options.communicator->rank());
   if (options.device == "auto")
-    return has_cuda() ? make_cuda_backend(rank, options.communicator) : cpu(CpuPath::kFast);
+    return num_cuda_devices() > 0 ? make_cuda_backend(rank, options.communicator)
+                                  : cpu(CpuPath::kFast);
   if (const int index = cuda_index(options.device, rank); index >= 0)
     return make_cuda_backend(index, options.communicator);
   throw Error(ErrorKind::kInvalidArgument,
               "device: '" + options.device +
                   "' is none of auto, cpu, cpu-reference, cpu-avx2, cpu-avx512, cuda, cuda:N");
+}
+
+void check_rank_devices(const std::string& device, std::int64_t num_ranks) {
+  if (num_ranks == 1 || device.starts_with("cpu")) return;
+  const std::string size = "tensor parallel size " + std::to_string(num_ranks);
+  if (device != "auto" && device != "cuda")
+    throw Error(ErrorKind::kInvalidArgument, size + ": device '" + device +
+                                                 "' is one GPU; 'cuda' takes the first " +
+                                                 std::to_string(num_ranks));
+  load_cuda_kernels_early();
+  const int count = num_cuda_devices();
+  if (count == 0 && device == "cuda") make_cuda_backend(0);  // throws the cause
+  if (count > 0 && count < num_ranks)
+    throw Error(ErrorKind::kUnsupported, size + ": this machine has " + std::to_string(count) +
+                                             (count == 1 ? " GPU" : " GPUs"));
 }
 
 std::unique_ptr<DeviceMeter> make_device_meter(Backend& backend, const BackendOptions& options) {

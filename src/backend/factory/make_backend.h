@@ -11,11 +11,16 @@
 namespace coppice {
 
 struct BackendOptions {
-  std::string device = "auto";           // "auto", "cpu", "cpu-reference", "cpu-avx2",
-                                         // "cpu-avx512", "cuda" or "cuda:N"; several ranks: a CPU
+  // "auto", "cpu", "cpu-reference", "cpu-avx2", "cpu-avx512", "cuda" or "cuda:N". With several
+  // ranks "auto" and "cuda" give each the GPU of its number.
+  std::string device = "auto";
   int num_threads = 0;                   // CPU threads; 0: all that this process may use
   Communicator* communicator = nullptr;  // of this tensor-parallel rank; null: one rank
 };
+
+// Whether the machine has a device for each of so many ranks: to be called once, before the first
+// of their backends is made. Throws Error in one line when GPUs are asked for and are too few.
+void check_rank_devices(const std::string& device, std::int64_t num_ranks);
 
 // The communicator outlives the backend. Throws Error(kUnsupported) with the cause when the device
 // is absent or not built in.

@@ -52,6 +52,7 @@ class ForwardingBackend : public Backend {
   void moe_experts(const MoeExpertsArgs& args) override { inner_->moe_experts(args); }
   void moe_block(const MoeBlockArgs& args) override { inner_->moe_block(args); }
   void all_reduce(const AllReduceArgs& args) override { inner_->all_reduce(args); }
+  void sum_add_rms_norm(const AddRmsNormArgs& args) override { inner_->sum_add_rms_norm(args); }
   void all_gather(const AllGatherArgs& args) override { inner_->all_gather(args); }
   void gather_rows(const GatherRowsArgs& args) override { inner_->gather_rows(args); }
   void mla_rope_and_write_kv(const MlaRopeAndWriteKvArgs& args) override {

@@ -59,9 +59,9 @@ RowResults run_rms_norm(Backend& backend, const std::vector<std::int64_t>& rows,
   return results;
 }
 
-// The fused op, or its two steps where `fused` is false: the sum comes from the host.
+using AddNorm = void (Backend::*)(const AddRmsNormArgs&);
 RowResults run_add_rms_norm(Backend& backend, const std::vector<std::int64_t>& rows,
-                            std::int64_t size) {
+                            std::int64_t size, AddNorm op) {
   Staging s(backend);
   const auto count = static_cast<std::int64_t>(rows.size());
   std::vector<float> residual;
@@ -74,11 +74,11 @@ RowResults run_add_rms_norm(Backend& backend, const std::vector<std::int64_t>& r
   const Tensor padded = s.act({count + 1, size}, residual);
   const Tensor sum = padded.rows(0, count);
   const Tensor out = s.act_out(count, {size});
-  backend.add_rms_norm({.residual = sum,
-                        .delta = s.act_rows(2, rows, {size}),
-                        .weight = s.f32({size}, noise_vector(3, size, 0.5f, 1)),
-                        .eps = 1e-6f,
-                        .out = out});
+  (backend.*op)({.residual = sum,
+                 .delta = s.act_rows(2, rows, {size}),
+                 .weight = s.f32({size}, noise_vector(3, size, 0.5f, 1)),
+                 .eps = 1e-6f,
+                 .out = out});
   RowResults results;
   s.collect(out, rows, results);
   s.collect(sum, rows, results);
@@ -155,12 +155,16 @@ void add_row_cases(std::vector<OpCase>& cases) {
     const std::string name = std::to_string(size);
     add("rms_norm", name, 1e-6f, 1e-2f,
         [size](Backend& b, const Rows& r) { return run_rms_norm(b, r, size); });
-    add("add_rms_norm", name, 1e-6f, 1e-2f,
-        [size](Backend& b, const Rows& r) { return run_add_rms_norm(b, r, size); });
+    add("add_rms_norm", name, 1e-6f, 1e-2f, [size](Backend& b, const Rows& r) {
+      return run_add_rms_norm(b, r, size, &Backend::add_rms_norm);
+    });
     add("silu_mul", name, 1e-6f, 1e-2f,
         [size](Backend& b, const Rows& r) { return run_silu_mul(b, r, size); });
   }
   add("all_reduce", "one rank", 0, 0, run_all_reduce);
+  add("sum_add_rms_norm", "one rank", 1e-6f, 1e-2f, [](Backend& b, const Rows& r) {
+    return run_add_rms_norm(b, r, 72, &Backend::sum_add_rms_norm);
+  });
   add("all_gather", "one rank", 0, 0, run_all_gather);
   add("gather_rows", "with gaps", 0, 0, run_gather_rows);
 }
