@@ -175,7 +175,7 @@ def kernel_part(path):
 
 def round_part(path):
     data = json.loads(path.read_text())
-    names = ["draft", "attention", "experts", "dense", "lm_head", "norms", "commit"]
+    names = ["draft", "attention", "experts", "dense", "lm_head", "norms", "ranks", "commit"]
     rows, notes = [], []
     for r in data["rounds"]:
         both = {**r["stages"], **r["verify"]}

@@ -6,6 +6,7 @@
 #include "backend/factory/make_backend.h"
 #include "benchmark/kernel_bench.h"
 #include "benchmark/round_bench.h"
+#include "comm/rank_threads.h"
 #include "verbs.h"
 
 namespace coppice {
@@ -46,21 +47,40 @@ int bench_kernels(const BackendOptions& device, const KernelBenchOptions& option
   return report.all_right() ? 0 : 1;
 }
 
-int bench_round(const BackendOptions& device, const RoundBenchOptions& options,
-                const std::string& json) {
+// The table is rank 0's.
+Json bench_rank(const BackendOptions& device, const RoundBenchOptions& options) {
   auto backend = make_backend(device);
   const auto meter = make_device_meter(*backend, device);
-  write_file(
-      json,
-      run_round_bench(
-          std::move(backend), *meter, options,
-          {.progress = [](const std::string& what) { std::fprintf(stderr, "%s\n", what.c_str()); },
-           .line =
-               [](const std::string& line) {
-                 std::fputs(line.c_str(), stdout);
-                 std::fflush(stdout);
-               }}));
-  return 0;
+  RoundBenchObserver observer = {.progress = [](const std::string&) {},
+                                 .line = [](const std::string&) {}};
+  if (options.rank == 0)
+    observer = {
+        .progress = [](const std::string& what) { std::fprintf(stderr, "%s\n", what.c_str()); },
+        .line =
+            [](const std::string& line) {
+              std::fputs(line.c_str(), stdout);
+              std::fflush(stdout);
+            }};
+  return run_round_bench(std::move(backend), *meter, options, observer);
+}
+
+Json bench_all_ranks(const BackendOptions& device, const RoundBenchOptions& options) {
+  check_rank_devices(device.device, options.num_ranks);
+  RankThreads threads(options.num_ranks);
+  Json report;
+  threads.run(
+      [&](std::int64_t rank) {
+        Communicator& communicator = threads.communicator(rank);
+        BackendOptions own_device = device;
+        own_device.communicator = &communicator;
+        RoundBenchOptions own = options;
+        own.rank = rank;
+        own.meet = [&communicator] { communicator.barrier(); };
+        Json mine = bench_rank(own_device, own);
+        if (rank == 0) report = std::move(mine);
+      },
+      RankThreads::Patience::kEndless);
+  return report;
 }
 
 }  // namespace
@@ -90,6 +110,9 @@ int run_bench(int argc, char** argv) {
   round_verb->add_option("--layers", round.num_layers)->check(CLI::Range(2, 128));
   round_verb->add_option("--tp", round.num_ranks, "widths of one rank of so many")
       ->check(CLI::IsMember({1, 2, 4, 8}));
+  bool all_ranks = false;
+  round_verb->add_flag("--all-ranks", all_ranks,
+                       "all ranks at once, each on a GPU of its own, and what passes between them");
   round_verb->add_option("--context", round.contexts, "positions in the cache")->delimiter(',');
   round_verb->add_option("--rows", round.rows, "rows of the verify step")->delimiter(',');
   round_verb->add_option("--batch", round.batches, "sequences")->delimiter(',');
@@ -98,8 +121,10 @@ int run_bench(int argc, char** argv) {
   round_verb->add_option("--json", json, "write the results to this file");
   CLI11_PARSE(app, argc, argv);
   if (!peers.empty()) kernels.peers = read_json_file(peers);
-  return round_verb->parsed() ? bench_round(device, round, json)
-                              : bench_kernels(device, kernels, json);
+  if (!round_verb->parsed()) return bench_kernels(device, kernels, json);
+  write_file(json, all_ranks && round.num_ranks > 1 ? bench_all_ranks(device, round)
+                                                    : bench_rank(device, round));
+  return 0;
 }
 
 }  // namespace coppice

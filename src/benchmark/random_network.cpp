@@ -93,6 +93,16 @@ LlamaLayerWeights make_gqa_layer(Maker& maker, const ModelConfig& c) {
   return layer;
 }
 
+// The network of which a rank has these widths.
+ModelConfig whole_of(const ModelConfig& rank, const ParallelConfig& parallel) {
+  ModelConfig whole = rank;
+  for (std::int64_t* width :
+       {&whole.num_attention_heads, &whole.num_key_value_heads, &whole.intermediate_size,
+        &whole.moe_intermediate_size, &whole.vocab_size})
+    *width *= parallel.size;
+  return whole;
+}
+
 }  // namespace
 
 ModelConfig model_config_of(const NetworkShape& n, std::int64_t num_layers) {
@@ -143,14 +153,15 @@ DflashConfig drafter_config_of(const NetworkShape& n, std::int64_t num_ranks,
 std::unique_ptr<Model> make_random_target(Backend& backend, DeviceMeter& meter,
                                           const ModelConfig& config, const ModelOptions& options) {
   Maker maker(backend, meter, 1);
+  const ModelConfig whole = whole_of(config, options.parallel);
   DeepseekWeights weights;
-  weights.embed_tokens = maker.table(config.vocab_size, config.hidden_size);
+  weights.embed_tokens = maker.table(whole.vocab_size, config.hidden_size);
   for (std::int64_t i = 0; i < config.num_hidden_layers; ++i)
     weights.layers.push_back(make_layer(maker, config, i >= config.first_k_dense_replace));
   weights.norm = maker.norm(config.hidden_size);
   weights.lm_head = maker.linear(config.vocab_size, config.hidden_size);
   weights.buffers = maker.take_buffers();
-  return std::make_unique<DeepseekModel>(backend, config, std::move(weights), options);
+  return std::make_unique<DeepseekModel>(backend, whole, std::move(weights), options);
 }
 
 std::unique_ptr<DflashModel> make_random_drafter(Backend& backend, DeviceMeter& meter,
@@ -170,7 +181,9 @@ std::unique_ptr<DflashModel> make_random_drafter(Backend& backend, DeviceMeter& 
   weights.norm = maker.norm(c.hidden_size);
   weights.buffers = maker.take_buffers();
   target.set_feature_layers(config.target_layer_ids);
-  return make_dflash_model(backend, config, std::move(weights), target, options);
+  DflashConfig whole = config;
+  whole.network = whole_of(c, options.parallel);
+  return make_dflash_model(backend, whole, std::move(weights), target, options);
 }
 
 }  // namespace coppice

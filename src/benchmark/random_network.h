@@ -19,6 +19,8 @@ ModelConfig model_config_of(const NetworkShape& network, std::int64_t num_layers
 DflashConfig drafter_config_of(const NetworkShape& network, std::int64_t num_ranks,
                                const ModelConfig& target);
 
+// `config` has the widths of one rank. Where options.parallel has several, the networks are those
+// of which it is a part: they sum and gather over ranks. All ranks get the same numbers.
 std::unique_ptr<Model> make_random_target(Backend& backend, DeviceMeter& meter,
                                           const ModelConfig& config, const ModelOptions& options);
 std::unique_ptr<DflashModel> make_random_drafter(Backend& backend, DeviceMeter& meter,

@@ -84,6 +84,7 @@ void RoundBench::make_networks() {
   const ModelOptions options = {
       .max_rows = std::max(largest(options_.rows), largest(options_.batches) * kBlock),
       .max_positions = largest(options_.contexts) + kRoundSlack,
+      .parallel = {.rank = options_.rank, .size = options_.meet ? options_.num_ranks : 1},
       .max_batch = largest(options_.batches),
       .draft_window = 4096};
   const std::int64_t before = meter_.facts().free_bytes;
@@ -98,9 +99,10 @@ void RoundBench::make_networks() {
 }
 
 Json RoundBench::describe_model() const {
-  const ModelConfig& c = networks_.model->config();
+  const ModelConfig c = model_config_of(network_, options_.num_layers);
   Json json = Json::object({{"layers", c.num_hidden_layers},
                             {"tp", options_.num_ranks},
+                            {"all_ranks", static_cast<bool>(options_.meet)},
                             {"network", network_.name},
                             {"hidden_size", c.hidden_size},
                             {"num_heads", c.num_attention_heads},
@@ -109,7 +111,7 @@ Json RoundBench::describe_model() const {
                             {"moe_intermediate_size", c.moe_intermediate_size},
                             {"vocab_size", c.vocab_size}});
   if (networks_.drafter == nullptr) return json;
-  const DflashConfig& d = networks_.drafter->config();
+  const DflashConfig d = drafter_config_of(network_, options_.num_ranks, c);
   json["drafter"] = Json::object({{"layers", d.network.num_hidden_layers},
                                   {"block_size", d.block_size},
                                   {"num_heads", d.network.num_attention_heads},
@@ -206,9 +208,10 @@ Json RoundBench::measure(BenchRound& round, const RoundPoint& point, bool graph,
 
 std::string table_head() {
   return format(
-      "%7s %5s %4s %-5s %9s %7s %8s %6s %6s %8s | %8s %8s %8s %7s %6s %6s | %6s %6s %8s\n",
+      "%7s %5s %4s %-5s %9s %7s %8s %6s %6s %8s | %8s %8s %8s %7s %6s %6s %6s | %6s %6s %8s\n",
       "context", "batch", "rows", "mode", "total us", "+-", "draft", "build", "compile", "verify",
-      "attn", "experts", "dense", "lm_head", "norms", "sample", "commit", "host", "overhead");
+      "attn", "experts", "dense", "lm_head", "norms", "ranks", "sample", "commit", "host",
+      "overhead");
 }
 
 std::string table_line(const Json& r) {
@@ -216,13 +219,14 @@ std::string table_line(const Json& r) {
   const Json &s = *r.find("stages"), &v = *r.find("verify");
   return format(
       "%7.0f %5.0f %4.0f %-5s %9.1f %7.1f %8.1f %6.1f %6.1f %8.1f | %8.1f %8.1f %8.1f %7.1f %6.1f "
-      "%6.1f | %6.1f %6.1f %7.1f%%\n",
+      "%6.1f %6.1f | %6.1f %6.1f %7.1f%%\n",
       number(r, "context"), number(r, "batch"), number(r, "rows"),
       r.find("mode")->as_string().c_str(), number(r, "total_us"),
       (number(r, "total_us_max") - number(r, "total_us_min")) / 2, number(s, "draft"),
       number(s, "tree_build"), number(s, "compile"), number(s, "verify"), number(v, "attention"),
       number(v, "experts"), number(v, "dense"), number(v, "lm_head"), number(v, "norms"),
-      number(v, "sampling"), number(s, "commit"), number(s, "host"), 100 * number(r, "overhead"));
+      number(v, "ranks"), number(v, "sampling"), number(s, "commit"), number(s, "host"),
+      100 * number(r, "overhead"));
 }
 
 void RoundBench::run_point(const RoundPoint& point) {
@@ -232,6 +236,7 @@ void RoundBench::run_point(const RoundPoint& point) {
   const std::int64_t before = meter_.facts().free_bytes;
   BenchRound round(backend_, meter_, *networks_.model, networks_.drafter.get(), point);
   const std::int64_t used = before - meter_.facts().free_bytes;
+  if (options_.meet) options_.meet();  // no rank allocates while another runs
   backend_.enable_all();
   backend_.begin();
   round.run();  // sets the kernels up

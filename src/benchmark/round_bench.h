@@ -13,7 +13,12 @@ namespace coppice {
 
 struct RoundBenchOptions {
   std::int64_t num_layers = 61;
-  std::int64_t num_ranks = 1;                   // widths of one of so many tensor-parallel ranks
+  std::int64_t num_ranks = 1;  // widths of one of so many tensor-parallel ranks
+  // Where all of them run, each calling run_round_bench on a thread of its own: this one, and what
+  // returns when all have called it. Sums and gathers between them are then part of the round.
+  // Without `meet` one rank runs alone and they are left out.
+  std::int64_t rank = 0;
+  std::function<void()> meet;
   std::vector<std::int64_t> contexts = {4096};  // positions in the cache, of every sequence
   std::vector<std::int64_t> rows = {1, 8, 17};  // of the verify step, over all sequences
   std::vector<std::int64_t> batches = {1};

@@ -7,8 +7,8 @@ namespace coppice {
 
 const char* name_of(RoundPart part) {
   constexpr std::array<const char*, kNumRoundParts> names = {
-      "draft", "tree_build", "compile", "attention", "experts",
-      "dense", "lm_head",    "norms",   "sampling",  "commit"};
+      "draft",   "tree_build", "compile", "attention", "experts", "dense",
+      "lm_head", "norms",      "ranks",   "sampling",  "commit"};
   return names[static_cast<std::size_t>(part)];
 }
 
@@ -51,6 +51,15 @@ void RoundTracer::count_experts(const Tensor& topk_ids) {
 }
 void RoundTracer::moe_experts(const MoeExpertsArgs& args) {
   if (takes(RoundPart::kExperts)) inner_->moe_experts(args);
+}
+void RoundTracer::all_reduce(const AllReduceArgs& args) {
+  if (takes(RoundPart::kRanks)) inner_->all_reduce(args);
+}
+void RoundTracer::sum_add_rms_norm(const AddRmsNormArgs& args) {
+  if (takes(RoundPart::kRanks)) inner_->sum_add_rms_norm(args);
+}
+void RoundTracer::all_gather(const AllGatherArgs& args) {
+  if (takes(RoundPart::kRanks)) inner_->all_gather(args);
 }
 void RoundTracer::gather_rows(const GatherRowsArgs& args) {
   if (takes(RoundPart::kNorms)) inner_->gather_rows(args);

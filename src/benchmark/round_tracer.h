@@ -9,7 +9,8 @@
 
 namespace coppice {
 
-// The verbs of a round; verify in its parts.
+// The verbs of a round; verify in its parts. kRanks: sums over ranks, with the norm behind
+// each, and gathers.
 enum class RoundPart {
   kDraft,
   kTreeBuild,
@@ -19,10 +20,11 @@ enum class RoundPart {
   kDense,
   kLmHead,
   kNorms,
+  kRanks,
   kSampling,
   kCommit
 };
-inline constexpr std::size_t kNumRoundParts = 10;
+inline constexpr std::size_t kNumRoundParts = 11;
 const char* name_of(RoundPart part);
 constexpr bool is_verify(RoundPart part) {
   return part >= RoundPart::kAttention && part <= RoundPart::kSampling;
@@ -60,6 +62,9 @@ class RoundTracer final : public ForwardingBackend {
   void moe_route(const MoeRouteArgs& args) override;
   void moe_experts(const MoeExpertsArgs& args) override;
   void moe_block(const MoeBlockArgs& args) override;
+  void all_reduce(const AllReduceArgs& args) override;
+  void sum_add_rms_norm(const AddRmsNormArgs& args) override;
+  void all_gather(const AllGatherArgs& args) override;
   void gather_rows(const GatherRowsArgs& args) override;
   void mla_rope_and_write_kv(const MlaRopeAndWriteKvArgs& args) override;
   void mla_queries(const MlaQueriesArgs& args) override;

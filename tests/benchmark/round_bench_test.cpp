@@ -5,6 +5,7 @@
 
 #include "backend/factory/make_backend.h"
 #include "base/error.h"
+#include "comm/rank_threads.h"
 
 namespace coppice {
 namespace {
@@ -41,6 +42,32 @@ TEST(RoundBenchTest, EveryPartIsTimed) {
   EXPECT_GE(distinct(0), 4);
   EXPECT_GT(distinct(1), distinct(0));
   EXPECT_LE(distinct(1), 32);
+}
+
+TEST(RoundBenchTest, AllRanksTimeWhatPassesBetweenThem) {
+  RankThreads threads(2);
+  std::vector<Json> reports(2);
+  threads.run([&](std::int64_t rank) {
+    Communicator& communicator = threads.communicator(rank);
+    auto backend = make_backend({.device = "cpu", .num_threads = 1, .communicator = &communicator});
+    const auto meter = make_device_meter(*backend, kCpu);
+    reports[static_cast<std::size_t>(rank)] =
+        run_round_bench(std::move(backend), *meter,
+                        {.num_layers = 2,
+                         .num_ranks = 2,
+                         .rank = rank,
+                         .meet = [&communicator] { communicator.barrier(); },
+                         .contexts = {70},
+                         .rows = {4},
+                         .repeats = 2},
+                        {.progress = [](const std::string&) {}, .line = [](const std::string&) {}});
+  });
+  for (const Json& report : reports) {
+    EXPECT_TRUE(report.find("model")->find("all_ranks")->as_bool());
+    const Json& round = report.find("rounds")->as_array()[0];
+    EXPECT_GT(round.find("verify")->find("ranks")->as_double(), 0);
+    EXPECT_TRUE(round.find("drafting")->as_bool());
+  }
 }
 
 TEST(RoundBenchTest, RowsMustSpreadOverTheBatch) {
