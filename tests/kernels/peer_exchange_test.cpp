@@ -340,7 +340,7 @@ TEST_P(PeerExchangeTest, TenThousandCallsInGraphsKeepTheirBits) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, PeerExchangeTest, ::testing::Values(1, 2, 4));
+INSTANTIATE_TEST_SUITE_P(Ranks, PeerExchangeTest, ::testing::Values(1, 2, 4, 8));
 
 class PeerFailureTest : public ::testing::Test {
  protected:
