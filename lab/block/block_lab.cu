@@ -441,12 +441,21 @@ int main(int argc, char** argv) {
           },
           kLayers, 15);
     };
+    const float layer = lab::time_graph(
+        [&](cudaStream_t stream) {
+          reset(s, stream);
+          for (const Layer& l : s.layers) {
+            attention_block(s, l, stream, -1);
+            ffn_block(s, l, stream, -1, Ffn::kFused);
+          }
+        },
+        kLayers, 15);
     const float dense = time_ffn(Ffn::kDense), apart = time_ffn(Ffn::kApart),
                 fused = time_ffn(Ffn::kFused);
     std::printf(
         "M = %2d: attention block %6.1f, FFN block %6.1f, fused %6.1f, "
-        "without experts %6.1f\n",
-        rows, time_attention(), apart, fused, dense);
+        "without experts %6.1f; attention and fused FFN %6.1f\n",
+        rows, time_attention(), apart, fused, dense, layer);
     std::fflush(stdout);
     if (argc > 2) {
       const char* const attention[] = {"norm", "qkv_a", "queries", "mla", "W_UV", "o_proj"};
