@@ -3,7 +3,7 @@ JOBS ?= $(shell nproc)
 PRESET ?= cpu
 BUILD = $(if $(filter cpu ci,$(PRESET)),build,build-$(PRESET))
 
-.PHONY: report help setup oracles models build demo test clients check format sanitize asan tsan bench cuda cuda-compile cuda-all clean
+.PHONY: report help setup oracles models build demo test clients check format sanitize asan tsan sanitize-cuda bench cuda cuda-compile cuda-all clean
 
 help:
 	@echo "make demo      build, then generate text three ways from the model in models/ and compare"
@@ -11,6 +11,7 @@ help:
 	@echo "make clients   langchain, openai-agents, lm-eval, aiperf, schemathesis ... against the server (own .venv-clients)"
 	@echo "make check     formatting, layer table, clang-tidy"
 	@echo "make sanitize  the tests under ASan+UBSan and TSan"
+	@echo "make sanitize-cuda  every kernel under compute-sanitizer; needs a GPU"
 	@echo "make bench     kernels and rounds against the memory bandwidth of this machine"
 	@echo "make report    README's table, build/report.html and .pdf from docs/results"
 	@echo "make cuda      the CUDA build (needs the toolkit); make cuda-all for every architecture"
@@ -62,6 +63,9 @@ tsan: oracles
 	@cmake --preset tsan -DCOPPICE_TESTS=ON > /dev/null
 	@cmake --build build-tsan -j $(JOBS) --target threaded_tests
 	@scripts/run_tests.sh build-tsan -L threads -LE 'slow|long|cuda' --stop-on-failure
+
+sanitize-cuda: cuda
+	@scripts/sanitize_cuda.py build-cuda
 
 bench: build
 	@scripts/bench.sh $(BUILD)

@@ -4,12 +4,13 @@
 #include <gtest/gtest.h>
 
 #include "tests/kernels/support/tree_checks.h"
+#include "tests/support/small_tests.h"
 #include "tests/support/source_dir.h"
 
 namespace coppice::kernels {
 namespace {
 
-class TreeKernels : public testing::Test {
+class TreeKernels : public ::testing::Test {
  protected:
   void SetUp() override {
     int count = 0;
@@ -18,16 +19,16 @@ class TreeKernels : public testing::Test {
 };
 
 TEST_F(TreeKernels, TopKAndGreedyEqualTheHost) {
-  EXPECT_EQ(checks::check_top_k(false), 0);
+  EXPECT_EQ(checks::check_top_k(testing::small_tests()), 0);
 }
 TEST_F(TreeKernels, TreesAndRowsEqualTheHost) {
-  EXPECT_EQ(checks::check_tree(false), 0);
+  EXPECT_EQ(checks::check_tree(testing::small_tests()), 0);
 }
 TEST_F(TreeKernels, AcceptAndMoveEqualTheHost) {
-  EXPECT_EQ(checks::check_commit(false), 0);
+  EXPECT_EQ(checks::check_commit(testing::small_tests()), 0);
 }
 TEST_F(TreeKernels, SampledTokensEqualTheHost) {
-  EXPECT_EQ(checks::check_sample(false), 0);
+  EXPECT_EQ(checks::check_sample(testing::small_tests()), 0);
 }
 TEST_F(TreeKernels, GoldenTrees) {
   EXPECT_EQ(checks::check_golden(testing::source_dir() + "/tests/golden/tiny-k2"), 0);

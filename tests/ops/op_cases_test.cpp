@@ -28,12 +28,13 @@ std::unique_ptr<Backend> backend_or_skip(const std::string& device, int threads)
   }
 }
 
-// The table, or with COPPICE_OPS set only the ops whose name it is part of.
+// The table, or with COPPICE_OPS set only the cases in whose "op name" it is.
 std::vector<OpCase> chosen_cases() {
   std::vector<OpCase> cases = op_cases();
   if (const char* const part = std::getenv("COPPICE_OPS"))
-    std::erase_if(
-        cases, [&](const OpCase& op_case) { return op_case.op.find(part) == std::string::npos; });
+    std::erase_if(cases, [&](const OpCase& op_case) {
+      return (op_case.op + " " + op_case.name).find(part) == std::string::npos;
+    });
   return cases;
 }
 
