@@ -58,9 +58,9 @@ class Backend {
   virtual void download(void* dst, const Tensor& src) = 0;
   virtual void synchronize() = 0;
 
-  // ---- Reading without waiting. Backends that compute at once read at once.
+  // ---- Copies without waiting. Backends that compute at once copy at once.
 
-  // Host memory that start_download may fill while the caller goes on.
+  // Host memory that start_download may fill, and start_upload read, while the caller goes on.
   virtual Buffer allocate_host(std::size_t num_bytes) { return Buffer::host(num_bytes); }
   // Enqueues a copy of a dense tensor to memory of allocate_host. The bytes are there once
   // wait_for(ticket) has returned; tickets of the last kMaxTickets copies are known.
@@ -70,6 +70,9 @@ class Backend {
     return 0;
   }
   virtual void wait_for(std::int64_t /*ticket*/) {}
+  // Enqueues a copy of memory of allocate_host to a dense tensor. It may be written again once
+  // something that was enqueued later has been waited for.
+  virtual void start_upload(const Tensor& dst, const void* src) { upload(dst, src); }
 
   // ---- Measuring
 

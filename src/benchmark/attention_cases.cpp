@@ -200,6 +200,7 @@ void add_attention_cases(std::vector<KernelCase>& cases, const NetworkShape& n) 
   for (const std::int64_t context : {8192, 32768, 131072})
     for (const std::int64_t tree : {1, 17}) add(8, context, tree);
   if (n.name != "tp8") return;
+  for (const std::int64_t tree : {1, 17}) add(1, 262144, tree);  // K2.6's longest context
   for (const std::int64_t batch : {1, 8}) {
     const AttentionShape s = {n.num_heads, n.kv_lora_rank, n.rope_dim, batch, 8192, 17};
     // Its output shows in the attention that follows: no check of its own.

@@ -165,14 +165,14 @@ std::unique_ptr<Model> make_random_target(Backend& backend, DeviceMeter& meter,
 }
 
 std::unique_ptr<DflashModel> make_random_drafter(Backend& backend, DeviceMeter& meter,
-                                                 const DflashConfig& config, Model& target,
-                                                 const ModelOptions& options) {
+                                                 const DflashConfig& config, std::int64_t num_ranks,
+                                                 Model& target, const ModelOptions& options) {
   constexpr std::uint64_t kSeed = 1 << 20;  // past the target's streams
   Maker maker(backend, meter, kSeed);
   const ModelConfig& c = config.network;
   const auto num_features = static_cast<std::int64_t>(config.target_layer_ids.size());
   DflashWeights weights;
-  weights.fc = maker.linear(c.hidden_size, num_features * c.hidden_size);
+  weights.fc = maker.linear(c.hidden_size, num_features * c.hidden_size / num_ranks);
   weights.hidden_norm = maker.norm(c.hidden_size);
   for (std::int64_t i = 0; i < c.num_hidden_layers; ++i)
     weights.layers.push_back(make_gqa_layer(maker, c));

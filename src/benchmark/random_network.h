@@ -1,5 +1,5 @@
 // Networks with random weights that are made on the device: nothing is uploaded, all memory is
-// distinct, so that a step reads what a step of the real network reads.
+// distinct, so that a step reads what a step of the real network reads. Nothing sums over ranks.
 #pragma once
 
 #include <deque>
@@ -24,7 +24,7 @@ DflashConfig drafter_config_of(const NetworkShape& network, std::int64_t num_ran
 std::unique_ptr<Model> make_random_target(Backend& backend, DeviceMeter& meter,
                                           const ModelConfig& config, const ModelOptions& options);
 std::unique_ptr<DflashModel> make_random_drafter(Backend& backend, DeviceMeter& meter,
-                                                 const DflashConfig& config, Model& target,
-                                                 const ModelOptions& options);
+                                                 const DflashConfig& config, std::int64_t num_ranks,
+                                                 Model& target, const ModelOptions& options);
 
 }  // namespace coppice

@@ -94,7 +94,7 @@ void RoundBench::make_networks() {
   if (!drafting) return;
   networks_.drafter =
       make_random_drafter(backend_, meter_, drafter_config_of(network_, options_.num_ranks, config),
-                          *networks_.model, options);
+                          options_.num_ranks, *networks_.model, options);
   networks_.drafter_bytes = after - meter_.facts().free_bytes;
 }
 

@@ -68,10 +68,15 @@ void DecodeRound::run(std::int32_t kind, const RoundShape& shape,
 void DecodeRound::mask(const RoundShape& shape, std::int64_t rows, std::int64_t proposed) {
   const RoundResults& trees = parts_.buffers.finish_results(proposed);
   const Tensor allowed = parts_.verifier.outputs(rows, rows).allowed;
-  host_masks_.assign(static_cast<std::size_t>(rows * allowed.shape(1)), -1);
-  shape.fill_masks(trees, host_masks_);
-  parts_.backend.upload(allowed, host_masks_.data());
-  parts_.backend.synchronize();  // the next round writes host_masks_ again
+  // The copy that the round before sent from here is over: it was enqueued before the trees of this
+  // round, and those have come.
+  const auto bytes = static_cast<std::size_t>(allowed.num_bytes());
+  if (host_masks_.num_bytes() < bytes) host_masks_ = parts_.backend.allocate_host(bytes);
+  const std::span masks(static_cast<std::int32_t*>(host_masks_.data()),
+                        bytes / sizeof(std::int32_t));
+  std::ranges::fill(masks, -1);
+  shape.fill_masks(trees, masks);
+  parts_.backend.start_upload(allowed, masks.data());
 }
 
 void DecodeRound::draft(const RoundShape& shape) {

@@ -84,7 +84,7 @@ class DecodeRound {
 
   RoundParts parts_;
   Verifier::Choices choices_;
-  std::vector<std::int32_t> host_masks_;
+  Buffer host_masks_;  // of the latest masked round; grows
 };
 
 }  // namespace coppice

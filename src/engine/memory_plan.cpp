@@ -58,9 +58,7 @@ MemoryDemand memory_demand(const EngineConfig& config, DType kv_dtype) {
       .max_model_len = effective_model_len(config, model)};
   if (config.speculative_model.empty()) return demand;
   const DflashConfig drafter = load_dflash_config(config.speculative_model);
-  const std::int64_t fc = 2 * std::ssize(drafter.target_layer_ids) * model.hidden_size *
-                          model.hidden_size;  // whole on every rank
-  demand.drafter_weights = rank_weights(check_loadable(config.speculative_model), fc, ranks);
+  demand.drafter_weights = rank_weights(check_loadable(config.speculative_model), 0, ranks);
   demand.drafter_token_bytes = token_bytes(drafter.network, kv_dtype, ranks);
   demand.draft_rows = drafter.block_size - 1;
   return demand;

@@ -24,6 +24,7 @@ class DflashNetwork : public DflashModel {
   DflashConfig config_;
   DflashWeights weights_;
   Model& target_;
+  ParallelConfig parallel_;
   GqaStack stack_;
   std::int64_t draft_window_;
   float eps_;
@@ -45,6 +46,7 @@ DflashNetwork::DflashNetwork(Backend& backend, const DflashConfig& config, Dflas
       config_(config),
       weights_(std::move(weights)),
       target_(target),
+      parallel_(options.parallel),
       stack_(backend, config.network, options),
       draft_window_(options.draft_window),
       eps_(static_cast<float>(config.network.rms_norm_eps)),
@@ -86,7 +88,12 @@ void DflashNetwork::append_context(const Tensor& features, const Tensor& positio
   const std::int64_t num_kv_heads = kv_width_ / c.head_dim;
   const Tensor fused = fused_.rows(0, C), context = context_.rows(0, C);  // [C, hidden_size]
   const Tensor kv = context_kv_.rows(0, C);  // [C, num_layers * 2 * kv_width]
-  backend_.linear({.x = features, .weight = &weights_.fc, .out = fused, .provenance = provenance});
+  const std::int64_t width = weights_.fc.in_features;  // this rank's columns
+  backend_.linear({.x = features.columns(parallel_.rank * width, width),
+                   .weight = &weights_.fc,
+                   .out = fused,
+                   .provenance = provenance});
+  if (parallel_.size > 1) backend_.all_reduce({.x = fused});
   backend_.rms_norm({.x = fused, .weight = weights_.hidden_norm, .eps = eps_, .out = context});
   backend_.linear(
       {.x = context, .weight = &weights_.context_kv, .out = kv, .provenance = provenance});

@@ -25,7 +25,7 @@ Shard shard_of(const ParallelConfig& parallel, std::int64_t total, std::int64_t 
 
 // Throws as above unless heads, key/value heads, MLP widths and vocabulary of the network can be
 // split. Experts are split by width, at whole groups of 32. What is small or must give every rank
-// the same bits is whole on each: embedding, norms, router, q_a and kv_a, a drafter's fc.
+// the same bits is whole on each: embedding, norms, router, q_a and kv_a.
 void check_parallel(const ModelConfig& config, const ParallelConfig& parallel);
 
 }  // namespace coppice

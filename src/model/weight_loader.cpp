@@ -197,7 +197,7 @@ DflashWeights load_dflash_weights(Backend& backend, WeightSource& source,
   const std::int64_t kv_width = network.num_key_value_heads * network.head_dim;
   DflashWeights weights;
   weights.fc = reader.linear({{"fc", network.hidden_size, num_features * network.hidden_size}},
-                             Split::kNone);
+                             Split::kCols);
   weights.hidden_norm = reader.vector({"hidden_norm.weight", network.hidden_size});
   std::vector<HostMatrix> context_kv;
   for (std::int64_t i = 0; i < network.num_hidden_layers; ++i) {

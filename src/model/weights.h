@@ -61,7 +61,7 @@ struct LlamaWeights {
 };
 
 struct DflashWeights {
-  LinearWeight fc;          // [hidden_size, num_feature_layers * hidden_size]
+  LinearWeight fc;          // [hidden_size, num_feature_layers * hidden_size / num_ranks]
   Tensor hidden_norm;       // [hidden_size] f32
   LinearWeight context_kv;  // [num_layers * 2 * num_kv_heads * head_dim, hidden_size]: K then V of
                             // layer 0, K then V of layer 1, ...

@@ -51,6 +51,7 @@ class CudaBackend final : public Backend {
   Buffer allocate_host(std::size_t num_bytes) override { return allocate_pinned(num_bytes); }
   std::int64_t start_download(void* dst, const Tensor& src) override;
   void wait_for(std::int64_t ticket) override;
+  void start_upload(const Tensor& dst, const void* src) override { upload(dst, src); }
   void write_time(const Tensor& out) override;
   void push_range(const char* name) override;
   void pop_range() override;

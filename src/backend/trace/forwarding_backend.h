@@ -25,6 +25,7 @@ class ForwardingBackend : public Backend {
     return inner_->start_download(dst, src);
   }
   void wait_for(std::int64_t ticket) override { inner_->wait_for(ticket); }
+  void start_upload(const Tensor& dst, const void* src) override { inner_->start_upload(dst, src); }
   void write_time(const Tensor& out) override { inner_->write_time(out); }
   void push_range(const char* name) override { inner_->push_range(name); }
   void pop_range() override { inner_->pop_range(); }

@@ -26,7 +26,7 @@ __device__ __forceinline__ uint64_t scan_segment(const float* logits, int first,
 #pragma unroll
   for (int j = 0; j < kGreedyVectors; ++j) {
     const int id = first + (j * kGreedyThreads + static_cast<int>(threadIdx.x)) * 4;
-    values[j] = id < vocab_size ? __ldg(reinterpret_cast<const float4*>(logits + id))
+    values[j] = id < vocab_size ? *reinterpret_cast<const float4*>(logits + id)
                                 : float4{-1e38f, -1e38f, -1e38f, -1e38f};
   }
   float best = -INFINITY;

@@ -103,7 +103,7 @@ struct RowSampler {
     const auto* logits = reinterpret_cast<const float4*>(row.logits);
 #pragma unroll 4
     for (int v = block() * share + thread(); v < last; v += kThreads) {
-      const float4 raw = __ldg(logits + v);
+      const float4 raw = logits[v];
       use(adjusted_logit<kPlain>(row, raw.x, 4 * v), 4 * v, raw.x);
       use(adjusted_logit<kPlain>(row, raw.y, 4 * v + 1), 4 * v + 1, raw.y);
       use(adjusted_logit<kPlain>(row, raw.z, 4 * v + 2), 4 * v + 2, raw.z);

@@ -43,8 +43,8 @@ struct FloatLogits {
   float values[8];
 
   __device__ void load(const float* source) {
-    const float4 low = __ldg(reinterpret_cast<const float4*>(source));
-    const float4 high = __ldg(reinterpret_cast<const float4*>(source) + 1);
+    const float4 low = *reinterpret_cast<const float4*>(source);
+    const float4 high = reinterpret_cast<const float4*>(source)[1];
     values[0] = low.x, values[1] = low.y, values[2] = low.z, values[3] = low.w;
     values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
   }
@@ -66,7 +66,7 @@ struct Bf16Logits {
   uint32_t words[4];
 
   __device__ void load(const __nv_bfloat16* source) {
-    const uint4 raw = __ldg(reinterpret_cast<const uint4*>(source));
+    const uint4 raw = *reinterpret_cast<const uint4*>(source);
     words[0] = raw.x, words[1] = raw.y, words[2] = raw.z, words[3] = raw.w;
   }
   __device__ void fill_missing() {
@@ -215,10 +215,10 @@ __device__ __forceinline__ float quick_threshold(BlockTopK& shared, float own, i
 }
 
 __device__ __forceinline__ float load_logit(const float* source) {
-  return __ldg(source);
+  return *source;
 }
 __device__ __forceinline__ float load_logit(const __nv_bfloat16* source) {
-  return __bfloat162float(__ldg(source));
+  return __bfloat162float(*source);
 }
 
 // Appends elements of groups[first .. last) that reach `least` to the list; the count may exceed
