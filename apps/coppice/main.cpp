@@ -36,6 +36,8 @@ constexpr std::array kVerbs{
          coppice::run_plan},
     Verb{"quantize", "write a BF16 or FP8 checkpoint's routed experts as INT4 group 32",
          coppice::run_quantize},
+    Verb{"repack", "write a model's routed experts as the CUDA kernels read them",
+         coppice::run_repack},
 };
 
 void print_usage(std::FILE* out) {

@@ -15,6 +15,7 @@ int run_generate(int argc, char** argv);
 int run_inspect(int argc, char** argv);
 int run_plan(int argc, char** argv);
 int run_quantize(int argc, char** argv);
+int run_repack(int argc, char** argv);
 int run_serve(int argc, char** argv);
 int run_top(int argc, char** argv);
 

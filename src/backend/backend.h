@@ -92,6 +92,9 @@ class Backend {
   // cols.
   virtual LinearWeight load_linear(std::span<const HostMatrix> parts) = 0;
   virtual ExpertWeights load_experts(std::span<const ExpertSource> experts) = 0;
+  // Names the layout in which load_repacked_experts takes experts; empty: none.
+  virtual std::string expert_layout() const { return ""; }
+  virtual ExpertWeights load_repacked_experts(const RepackedExperts& experts);
 
   // Runs body eagerly the first time a key is seen, then captures it; later calls replay. body has
   // no host side effects. Backends without graphs call body.

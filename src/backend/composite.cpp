@@ -1,8 +1,13 @@
 // Fused ops as their steps: what backends without a kernel of their own do, and what those with one
 // must equal.
 #include "backend/backend.h"
+#include "base/error.h"
 
 namespace coppice {
+
+ExpertWeights Backend::load_repacked_experts(const RepackedExperts&) {
+  throw Error(ErrorKind::kUnsupported, name() + " takes experts as they are published only");
+}
 
 void Backend::moe_block(const MoeBlockArgs& args) {
   linear({.x = args.x,

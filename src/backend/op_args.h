@@ -3,6 +3,7 @@
 // Backend::activation_dtype(). T = rows of the step, B = sequences.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -67,6 +68,20 @@ struct ExpertSource {
   HostMatrix gate;  // [intermediate, hidden]
   HostMatrix up;    // [intermediate, hidden]
   HostMatrix down;  // [hidden, intermediate]
+};
+
+// The routed experts of a layer in the layout that a backend computes with (expert_layout()).
+struct RepackedExperts {
+  std::int64_t num_experts = 0;
+  std::int64_t hidden_size = 0;
+  std::int64_t intermediate_size = 0;  // of this rank
+  std::span<const std::byte> w13;      // gate and up of all experts
+  std::span<const std::byte> w2;       // down of all experts
+};
+
+// What a conversion to such a layout gives.
+struct RepackedBlobs {
+  std::vector<std::byte> w13, w2;  // as above
 };
 
 // ---- Rows, projections, experts

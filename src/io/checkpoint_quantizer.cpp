@@ -2,11 +2,11 @@
 
 #include <atomic>
 #include <cmath>
-#include <cstdio>
 #include <optional>
 
 #include "base/thread_pool.h"
 #include "io/json_field.h"
+#include "io/model_folder.h"
 #include "io/quantization_config.h"
 #include "io/quantize_int4.h"
 #include "io/safetensors_writer.h"
@@ -206,26 +206,6 @@ void write_config(const fs::path& source, const fs::path& destination) {
   write_text_file(destination / "config.json", write_json(config, {.indent = 2}) + "\n");
 }
 
-// Tokenizer, templates and the like: every other file that is no weight.
-void copy_small_files(const fs::path& source, const fs::path& destination) {
-  for (const fs::directory_entry& entry : fs::directory_iterator(source)) {
-    const std::string name = entry.path().filename().string();
-    const std::string extension = entry.path().extension().string();
-    const bool is_weight = extension == ".safetensors" || extension == ".bin" ||
-                           extension == ".pt" || extension == ".pth" || extension == ".gguf";
-    if (!entry.is_regular_file() || is_weight || name.starts_with(".") || name == "config.json" ||
-        name.ends_with(".index.json"))
-      continue;
-    fs::copy_file(entry.path(), destination / name);
-  }
-}
-
-std::string shard_name(std::size_t shard, std::size_t count) {
-  char name[64];
-  std::snprintf(name, sizeof(name), "model-%05zu-of-%05zu.safetensors", shard + 1, count);
-  return name;
-}
-
 void check_source(const Checkpoint& checkpoint) {
   const std::string name = printable(checkpoint.path().string());
   if (!fs::is_directory(checkpoint.path()))
@@ -236,15 +216,6 @@ void check_source(const Checkpoint& checkpoint) {
   const QuantizationConfig config = read_quantization_config(checkpoint.directory());
   if (config.format == QuantizationFormat::kPackQuantizedInt4)
     throw Error(ErrorKind::kUnsupported, name + ": already " + name_of(config.format));
-}
-
-void prepare_destination(const fs::path& destination) {
-  const std::string name = printable(destination.string());
-  std::error_code ec;
-  fs::create_directories(destination, ec);
-  if (ec) throw Error(ErrorKind::kInvalidArgument, name + ": cannot create: " + ec.message());
-  if (!fs::is_empty(destination, ec) || ec)
-    throw Error(ErrorKind::kInvalidArgument, name + ": is not an empty folder");
 }
 
 }  // namespace

@@ -78,6 +78,11 @@ const std::byte* CheckpointSource::data_of(const TensorInfo& info) {
   return checkpoint_.bytes(info).data();
 }
 
+std::span<const std::byte> CheckpointSource::bytes_of(const TensorInfo& info) {
+  open_.push_back(&info);
+  return checkpoint_.bytes(info);
+}
+
 std::size_t CheckpointSource::check(const WeightSpec& spec) {
   if (spec.cols > 0) return num_bytes(describe_matrix(spec));
   const TensorInfo& info = find(spec.name);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -35,8 +36,13 @@ class CheckpointSource : public WeightSource {
   std::vector<float> vector(const WeightSpec& spec) override;
   void release() override;
 
- private:
+ protected:
+  // Notes that the tensor is used.
   const TensorInfo& find(const std::string& name);
+  std::span<const std::byte> bytes_of(const TensorInfo& info);  // until release()
+  const Checkpoint& checkpoint() const { return checkpoint_; }
+
+ private:
   HostMatrix describe_matrix(const WeightSpec& spec);
   HostMatrix describe_int4(const WeightSpec& spec);
   HostMatrix describe_f8(const WeightSpec& spec, const TensorInfo& info);

@@ -10,6 +10,7 @@
 #include "model/build_model.h"
 #include "model/checkpoint_source.h"
 #include "model/gguf_config.h"
+#include "model/repacked_source.h"
 #include "model/weight_loader.h"
 
 namespace coppice {
@@ -30,6 +31,19 @@ CheckpointNaming naming_of(const ModelConfig& config) {
 CheckpointNaming naming_of(const Checkpoint& checkpoint, const ModelConfig& config) {
   if (checkpoint.gguf_metadata() == nullptr) return naming_of(config);
   return {.name_in_file = gguf_name, .ignored_prefixes = {"rope_freqs."}};
+}
+
+// The tensors of a target, published or repacked. `accept` may throw for the latter.
+std::unique_ptr<CheckpointSource> open_target(
+    const Checkpoint& checkpoint, const ModelConfig& config,
+    const std::function<void(RepackedSource& source)>& accept = {}) {
+  CheckpointNaming naming = naming_of(checkpoint, config);
+  auto header = read_repack_header(checkpoint.directory(), config);
+  if (!header) return std::make_unique<CheckpointSource>(checkpoint, std::move(naming));
+  auto source =
+      std::make_unique<RepackedSource>(checkpoint, std::move(naming), std::move(*header), config);
+  if (accept) accept(*source);
+  return source;
 }
 
 CheckpointNaming drafter_naming(const Checkpoint& checkpoint) {
@@ -128,12 +142,14 @@ std::unique_ptr<Model> load_model(Backend& backend, const std::string& path,
                                   const ModelOptions& options, const ProgressCallback& progress) {
   const ModelConfig config = load_model_config(path);
   const Checkpoint checkpoint(path);
-  CheckpointSource source(checkpoint, naming_of(checkpoint, config));
-  return build_model(backend, config, source, options, progress);
+  const auto source = open_target(checkpoint, config, [&](RepackedSource& repacked) {
+    repacked.check_suits(backend.name(), backend.expert_layout(), options.parallel);
+  });
+  return build_model(backend, config, *source, options, progress);
 }
 
 std::int64_t check_loadable(const std::string& path) {
-  const auto check_all = [](CheckpointSource source, const std::vector<WeightSpec>& specs) {
+  const auto check_all = [](CheckpointSource& source, const std::vector<WeightSpec>& specs) {
     std::size_t bytes = 0;
     for (const WeightSpec& spec : specs) bytes += source.check(spec);
     source.check_unused();
@@ -143,8 +159,9 @@ std::int64_t check_loadable(const std::string& path) {
   const DflashConfig draft_config = drafter ? load_dflash_config(path) : DflashConfig{};
   const ModelConfig config = drafter ? ModelConfig{} : load_model_config(path);
   const Checkpoint checkpoint(path);
-  return drafter ? check_all({checkpoint, drafter_naming(checkpoint)}, list_weights(draft_config))
-                 : check_all({checkpoint, naming_of(checkpoint, config)}, list_weights(config));
+  if (!drafter) return check_all(*open_target(checkpoint, config), list_weights(config));
+  CheckpointSource source(checkpoint, drafter_naming(checkpoint));
+  return check_all(source, list_weights(draft_config));
 }
 
 std::unique_ptr<DflashModel> load_dflash_model(Backend& backend, const std::string& dir,

@@ -77,16 +77,10 @@ void load_mla(WeightReader& reader, const std::string& prefix, const ModelConfig
 // ---- Experts
 
 ExpertWeights load_experts(WeightReader& reader, const std::string& prefix, const ModelConfig& c) {
-  std::vector<ExpertSource> sources;
-  const std::int64_t width = c.moe_intermediate_size;
-  for (std::int64_t expert = 0; expert < c.n_routed_experts; ++expert) {
-    const std::string name = prefix + std::to_string(expert) + ".";
-    sources.push_back(
-        {.gate = reader.matrix({name + "gate_proj", width, c.hidden_size}, Split::kRows),
-         .up = reader.matrix({name + "up_proj", width, c.hidden_size}, Split::kRows),
-         .down = reader.matrix({name + "down_proj", c.hidden_size, width}, Split::kCols)});
-  }
-  return reader.backend().load_experts(sources);
+  if (const auto repacked = reader.repacked_experts(prefix))
+    return reader.backend().load_repacked_experts(*repacked);
+  return reader.backend().load_experts(expert_sources(
+      prefix, c, [&](const WeightSpec& spec, Split split) { return reader.matrix(spec, split); }));
 }
 
 void load_routed(WeightReader& reader, const std::string& prefix, const ModelConfig& c,
@@ -137,6 +131,24 @@ std::string layer_prefix(std::int64_t index) {
 }
 
 }  // namespace
+
+std::vector<ExpertSource> expert_sources(
+    const std::string& prefix, const ModelConfig& c,
+    const std::function<HostMatrix(const WeightSpec& spec, Split split)>& matrix) {
+  std::vector<ExpertSource> sources;
+  const std::int64_t width = c.moe_intermediate_size;
+  for (std::int64_t expert = 0; expert < c.n_routed_experts; ++expert) {
+    const std::string name = prefix + std::to_string(expert) + ".";
+    sources.push_back({.gate = matrix({name + "gate_proj", width, c.hidden_size}, Split::kRows),
+                       .up = matrix({name + "up_proj", width, c.hidden_size}, Split::kRows),
+                       .down = matrix({name + "down_proj", c.hidden_size, width}, Split::kCols)});
+  }
+  return sources;
+}
+
+std::string expert_prefix(std::int64_t layer) {
+  return layer_prefix(layer) + "mlp.experts.";
+}
 
 DeepseekWeights load_deepseek_weights(Backend& backend, WeightSource& source,
                                       const ModelConfig& config, const ParallelConfig& parallel,

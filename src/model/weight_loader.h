@@ -2,7 +2,8 @@
 // regrouping for the absorbed form of MLA.
 #pragma once
 
-#include <initializer_list>
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "io/checkpoint.h"
 #include "model/host_matrix.h"
 #include "model/parallel_config.h"
+#include "model/weight_reader.h"
 #include "model/weight_source.h"
 #include "model/weights.h"
 
@@ -18,6 +20,13 @@ namespace coppice {
 // Every tensor of a network, in loading order.
 std::vector<WeightSpec> list_weights(const ModelConfig& config);
 std::vector<WeightSpec> list_weights(const DflashConfig& config);
+
+// gate, up and down of every routed expert of the layer under `prefix`, each asked of `matrix`.
+std::vector<ExpertSource> expert_sources(
+    const std::string& prefix, const ModelConfig& config,
+    const std::function<HostMatrix(const WeightSpec& spec, Split split)>& matrix);
+// "model.layers.3.mlp.experts."
+std::string expert_prefix(std::int64_t layer);
 
 // Checks headers of all tensors first, so that nothing is allocated for a checkpoint that lacks
 // one. `progress` counts bytes of whole tensors. The sources' matrices may be released at return.

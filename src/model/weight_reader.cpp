@@ -4,16 +4,28 @@
 
 namespace coppice {
 
+HostMatrix shard_matrix(const HostMatrix& whole, Split split, const ParallelConfig& parallel,
+                        const std::string& name, HostStorage& storage) {
+  if (split == Split::kNone || parallel.size == 1) return whole;
+  const bool by_rows = split == Split::kRows;
+  const Shard shard =
+      shard_of(parallel, by_rows ? whole.rows : whole.cols,
+               by_rows ? row_multiple(whole.format) : column_multiple(whole.format), name.c_str());
+  return by_rows ? slice_rows(whole, shard.begin, shard.count)
+                 : slice_cols(whole, shard.begin, shard.count, storage);
+}
+
 HostMatrix WeightReader::matrix(const WeightSpec& spec, Split split) {
   const HostMatrix whole = source_.matrix(spec);
   count(num_bytes(whole));
-  if (split == Split::kNone || parallel_.size == 1) return whole;
-  const bool by_rows = split == Split::kRows;
-  const Shard shard = shard_of(parallel_, by_rows ? whole.rows : whole.cols,
-                               by_rows ? row_multiple(whole.format) : column_multiple(whole.format),
-                               spec.name.c_str());
-  return by_rows ? slice_rows(whole, shard.begin, shard.count)
-                 : slice_cols(whole, shard.begin, shard.count, storage_);
+  return shard_matrix(whole, split, parallel_, spec.name, storage_);
+}
+
+std::optional<RepackedExperts> WeightReader::repacked_experts(const std::string& prefix) {
+  const std::optional<RepackedExperts> experts = source_.repacked_experts(prefix);
+  if (experts)
+    count(static_cast<std::size_t>(parallel_.size) * (experts->w13.size() + experts->w2.size()));
+  return experts;
 }
 
 LinearWeight WeightReader::linear(std::initializer_list<WeightSpec> specs, Split split) {

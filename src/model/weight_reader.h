@@ -17,6 +17,10 @@ namespace coppice {
 // then the result).
 enum class Split { kNone, kRows, kCols };
 
+// This rank's part, a view or a copy in `storage`.
+HostMatrix shard_matrix(const HostMatrix& whole, Split split, const ParallelConfig& parallel,
+                        const std::string& name, HostStorage& storage);
+
 class WeightReader {
  public:
   WeightReader(Backend& backend, WeightSource& source, const ParallelConfig& parallel,
@@ -29,6 +33,7 @@ class WeightReader {
 
   // This rank's part in the stored format; valid until release().
   HostMatrix matrix(const WeightSpec& spec, Split split);
+  std::optional<RepackedExperts> repacked_experts(const std::string& prefix);
   // The parts stacked along rows.
   LinearWeight linear(std::initializer_list<WeightSpec> specs, Split split);
   LinearWeight linear(const std::vector<HostMatrix>& parts);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,12 @@ class WeightSource {
   virtual HostMatrix matrix(const WeightSpec& spec) = 0;
   // The values of a vector, widened to fp32.
   virtual std::vector<float> vector(const WeightSpec& spec) = 0;
+
+  // The experts of the layer under `prefix` ("model.layers.3.mlp.experts.") as this rank's backend
+  // takes them; nothing where the source has the published matrices.
+  virtual std::optional<RepackedExperts> repacked_experts(const std::string& /*prefix*/) {
+    return std::nullopt;
+  }
 
   // The matrices handed out so far are no longer used.
   virtual void release() = 0;

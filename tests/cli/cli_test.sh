@@ -56,6 +56,16 @@ for verb in generate inspect; do
   expect 5 "nvfp4-pack-quantized weights are not supported; get the INT4" $verb "$scratch/weights"
 done
 
+# Experts as the CUDA kernels read them: written once, listed, refused where something else computes.
+if ! "$coppice" repack models/tiny-k2 --out "$scratch/repacked" --quiet > /dev/null ||
+  ! "$coppice" inspect "$scratch/repacked" > /dev/null; then
+  echo "repack models/tiny-k2: failed"
+  faults=$((faults + 1))
+fi
+expect 5 "coppice_repack.json: field 'layout': cpu" generate "$scratch/repacked" --device cpu --prompt x --quiet
+expect 5 "DFlashDraftModel" repack models/tiny-k2-dflash --out "$scratch/none" --quiet
+expect 2 "is not an empty folder" repack models/tiny-k2 --out "$scratch/repacked" --quiet
+
 # A hub id: what the local cache holds runs, for anything else one line says how to fetch it.
 export HF_HOME=$scratch/hf
 snapshots=$HF_HOME/hub/models--some--model/snapshots

@@ -18,6 +18,7 @@
 #include "kernels/moe/moe_route.h"
 #include "kernels/moe/moe_wide.h"
 #include "kernels/moe/repack_experts.h"
+#include "kernels/moe/repack_on_host.h"
 
 namespace coppice::kernels {
 namespace {
@@ -256,6 +257,27 @@ TEST_P(MoeExpertsTest, ARowsBitsDependOnThatRowOnly) {
               static_cast<int>(std::set<int>(ids_.begin(), ids_.begin() + tokens * kTopK).size()));
     EXPECT_EQ(std::memcmp(alone.data(), together.data(), together.size() * 4), 0) << tokens;
   }
+}
+
+TEST_P(MoeExpertsTest, TheHostRepacksToTheSameBytes) {
+  const auto expect_same = [](const PackedMatrix& m, const PackedMatrix* up,
+                              const std::vector<uint8_t>& blob) {
+    const size_t size = blob.size() / kExperts;
+    std::vector<uint8_t> own(size);
+    for (size_t e = 0; e < kExperts; ++e) {
+      const size_t words = e * m.rows * m.inputs / 8, groups = e * m.rows * m.inputs / 32;
+      repack_on_host({.packed = &m.packed[words],
+                      .scale = &m.scale[groups],
+                      .packed_up = up ? &up->packed[words] : nullptr,
+                      .scale_up = up ? &up->scale[groups] : nullptr,
+                      .rows = m.rows,
+                      .inputs = m.inputs},
+                     own.data());
+      ASSERT_EQ(std::memcmp(own.data(), &blob[e * size], size), 0) << "expert " << e;
+    }
+  };
+  expect_same(*gate_, up_.get(), w13_->host());
+  expect_same(*down_, nullptr, w2_->host());
 }
 
 // Both forms: few rows, and many.

@@ -8,6 +8,7 @@
 #include "backend/cuda/cuda_weights.h"
 #include "base/error.h"
 #include "kernels/clock/write_time.h"
+#include "kernels/moe/expert_blob.h"
 
 namespace coppice {
 
@@ -21,10 +22,18 @@ CudaBackend::~CudaBackend() {
 
 // Copies of ordinary host memory may hold up the caller inside the driver until the stream has come
 // to them. With several ranks it waits outside, where it notices that a peer has failed.
+// Tables of weights go through the staging buffers; smaller copies the driver stages itself.
 void CudaBackend::upload(const Tensor& dst, const void* src) {
-  constexpr std::int64_t kStagedBytes = std::int64_t{64} << 10;  // taken over at once
+  constexpr std::int64_t kLarge = std::int64_t{16} << 20;
+  constexpr std::int64_t kTakenAtOnce = std::int64_t{64} << 10;
+  if (dst.num_bytes() >= kLarge)
+    return staging().copy(dst.raw(), src, static_cast<std::size_t>(dst.num_bytes()));
+  if (peers_ != nullptr && dst.num_bytes() > kTakenAtOnce) synchronize();
+  start_upload(dst, src);
+}
+
+void CudaBackend::start_upload(const Tensor& dst, const void* src) {
   if (dst.num_bytes() == 0) return;
-  if (peers_ != nullptr && dst.num_bytes() > kStagedBytes) synchronize();
   cuda_check(cudaMemcpyAsync(dst.raw(), src, static_cast<std::size_t>(dst.num_bytes()),
                              cudaMemcpyHostToDevice, stream()),
              "upload");
@@ -41,15 +50,32 @@ void CudaBackend::download(void* dst, const Tensor& src) {
 LinearWeight CudaBackend::load_linear(std::span<const HostMatrix> parts) {
   std::int64_t rows = 0;
   for (const HostMatrix& part : parts) rows += part.rows;
-  return {
-      .out_features = rows, .in_features = parts[0].cols, .packed = upload_matrix(parts, stream())};
+  return {.out_features = rows,
+          .in_features = parts[0].cols,
+          .packed = upload_matrix(parts, staging())};
 }
 
 ExpertWeights CudaBackend::load_experts(std::span<const ExpertSource> experts) {
   return {.num_experts = std::ssize(experts),
           .hidden_size = experts[0].gate.cols,
           .intermediate_size = experts[0].gate.rows,
-          .packed = upload_experts(experts, stream())};
+          .packed = upload_experts(experts, staging())};
+}
+
+std::string CudaBackend::expert_layout() const {
+  return kernels::kExpertBlobLayout;
+}
+
+ExpertWeights CudaBackend::load_repacked_experts(const RepackedExperts& experts) {
+  return {.num_experts = experts.num_experts,
+          .hidden_size = experts.hidden_size,
+          .intermediate_size = experts.intermediate_size,
+          .packed = upload_repacked(experts, staging())};
+}
+
+StagedCopy& CudaBackend::staging() {
+  if (staging_ == nullptr) staging_ = std::make_unique<StagedCopy>(stream());
+  return *staging_;
 }
 
 std::int64_t CudaBackend::start_download(void* dst, const Tensor& src) {

@@ -5,6 +5,7 @@
 
 #include "backend/backend.h"
 #include "backend/device_meter.h"
+#include "backend/expert_repacker.h"
 #include "comm/communicator.h"
 
 namespace coppice {
@@ -24,5 +25,8 @@ std::unique_ptr<Backend> make_cuda_backend(int device_index, Communicator* commu
 
 // `backend` is one of the above.
 std::unique_ptr<DeviceMeter> make_cuda_meter(Backend& backend);
+
+// Needs no GPU and is in every build. Takes INT4 group 32. num_threads 0: all.
+ExpertRepacker make_cuda_repacker(int num_threads = 0);
 
 }  // namespace coppice

@@ -15,6 +15,7 @@
 #include "backend/cuda/cuda_memory.h"
 #include "backend/cuda/graph_cache.h"
 #include "backend/cuda/peer_memory.h"
+#include "backend/cuda/staged_copy.h"
 #include "kernels/mla/mla_attention.h"
 
 namespace coppice {
@@ -51,7 +52,7 @@ class CudaBackend final : public Backend {
   Buffer allocate_host(std::size_t num_bytes) override { return allocate_pinned(num_bytes); }
   std::int64_t start_download(void* dst, const Tensor& src) override;
   void wait_for(std::int64_t ticket) override;
-  void start_upload(const Tensor& dst, const void* src) override { upload(dst, src); }
+  void start_upload(const Tensor& dst, const void* src) override;
   void write_time(const Tensor& out) override;
   void push_range(const char* name) override;
   void pop_range() override;
@@ -59,6 +60,8 @@ class CudaBackend final : public Backend {
 
   LinearWeight load_linear(std::span<const HostMatrix> parts) override;
   ExpertWeights load_experts(std::span<const ExpertSource> experts) override;
+  std::string expert_layout() const override;
+  ExpertWeights load_repacked_experts(const RepackedExperts& experts) override;
 
   void run_graph(const GraphKey& key, const std::function<void()>& body) override {
     graphs_.run(key, stream(), body);
@@ -113,6 +116,7 @@ class CudaBackend final : public Backend {
   // out[t, h] = W[h] x[t, h]; x and out [T, num_heads * n].
   void product(const Tensor& x, const LinearWeight& weight, const Tensor& out,
                std::int64_t num_heads, Provenance provenance);
+  StagedCopy& staging();
   // The same by cuBLASLt; false if it is not there or has no fitting algorithm for the shape.
   bool prompt_product(const Tensor& x, const LinearWeight& weight, const Tensor& out,
                       std::int64_t num_heads);
@@ -134,6 +138,7 @@ class CudaBackend final : public Backend {
       gqa_workspace_{make_workspace()}, top_k_workspace_{make_workspace()},
       greedy_workspace_{make_workspace()}, counts_workspace_{make_workspace()},
       ticket_workspace_{make_workspace()};
+  std::unique_ptr<StagedCopy> staging_;  // made for the first weights
   std::unique_ptr<CublasLt> cublas_lt_;
   bool cublas_lt_tried_ = false;  // loaded at the first prompt
   GraphCache graphs_{peers_.get()};

@@ -15,11 +15,7 @@ namespace {
 
 constexpr std::int64_t kChunkRows = 256;  // rows dequantised at a time
 
-void copy_to_device(void* dst, const void* src, std::size_t num_bytes, cudaStream_t stream) {
-  cuda_check(cudaMemcpyAsync(dst, src, num_bytes, cudaMemcpyHostToDevice, stream), "weight copy");
-}
-
-void upload_dequantised(const HostMatrix& part, bf16* dst, cudaStream_t stream) {
+void upload_dequantised(const HostMatrix& part, bf16* dst, StagedCopy& staging) {
   std::vector<float> row(static_cast<std::size_t>(part.cols));
   std::vector<bf16> chunk(static_cast<std::size_t>(kChunkRows * part.cols));
   for (std::int64_t begin = 0; begin < part.rows; begin += kChunkRows) {
@@ -30,9 +26,8 @@ void upload_dequantised(const HostMatrix& part, bf16* dst, cudaStream_t stream) 
         chunk[static_cast<std::size_t>(r * part.cols + i)] =
             to_bf16(row[static_cast<std::size_t>(i)]);
     }
-    copy_to_device(dst + begin * part.cols, chunk.data(),
-                   static_cast<std::size_t>(count * part.cols) * sizeof(bf16), stream);
-    cuda_check(cudaStreamSynchronize(stream), "weight copy");
+    staging.copy(dst + begin * part.cols, chunk.data(),
+                 static_cast<std::size_t>(count * part.cols) * sizeof(bf16));
   }
 }
 
@@ -43,22 +38,22 @@ struct StagedMatrix {
 };
 
 StagedMatrix stage(std::span<const ExpertSource> sources, HostMatrix ExpertSource::*member,
-                   cudaStream_t stream) {
+                   StagedCopy& staging) {
   const HostMatrix& first = sources[0].*member;
   const auto packed_bytes = static_cast<std::size_t>(first.rows * first.cols / 2);
   const auto scale_bytes =
       static_cast<std::size_t>(first.rows * first.cols / kQuantGroup) * sizeof(bf16);
-  StagedMatrix staged = {allocate_device(packed_bytes * sources.size(), stream),
-                         allocate_device(scale_bytes * sources.size(), stream)};
+  StagedMatrix staged = {allocate_device(packed_bytes * sources.size(), staging.stream()),
+                         allocate_device(scale_bytes * sources.size(), staging.stream())};
   for (std::size_t i = 0; i < sources.size(); ++i) {
     const HostMatrix& matrix = sources[i].*member;
     if (matrix.format != WeightFormat::kInt4Group32)
       throw Error(ErrorKind::kUnsupported,
                   "cuda: routed experts must be INT4 group 32 (coppice quantize makes them)");
-    copy_to_device(static_cast<std::byte*>(staged.packed.data()) + i * packed_bytes, matrix.data,
-                   packed_bytes, stream);
-    copy_to_device(static_cast<std::byte*>(staged.scales.data()) + i * scale_bytes, matrix.scales,
-                   scale_bytes, stream);
+    staging.copy(static_cast<std::byte*>(staged.packed.data()) + i * packed_bytes, matrix.data,
+                 packed_bytes);
+    staging.copy(static_cast<std::byte*>(staged.scales.data()) + i * scale_bytes, matrix.scales,
+                 scale_bytes);
   }
   return staged;
 }
@@ -74,23 +69,22 @@ std::int64_t blob_bytes(int rows, int inputs) {
 }  // namespace
 
 std::shared_ptr<const CudaMatrix> upload_matrix(std::span<const HostMatrix> parts,
-                                                cudaStream_t stream) {
+                                                StagedCopy& staging) {
   std::int64_t rows = 0;
   for (const HostMatrix& part : parts) rows += part.rows;
   const std::int64_t cols = parts[0].cols;
   auto matrix = std::make_shared<CudaMatrix>();
-  matrix->data = allocate_device(static_cast<std::size_t>(rows * cols) * sizeof(bf16), stream);
+  matrix->data =
+      allocate_device(static_cast<std::size_t>(rows * cols) * sizeof(bf16), staging.stream());
   auto* dst = static_cast<bf16*>(matrix->data.data());
   for (const HostMatrix& part : parts) {
     COPPICE_CHECK_EQ(part.cols, cols);
     if (part.format == WeightFormat::kBF16)
-      copy_to_device(dst, part.data, static_cast<std::size_t>(part.rows * cols) * sizeof(bf16),
-                     stream);
+      staging.copy(dst, part.data, static_cast<std::size_t>(part.rows * cols) * sizeof(bf16));
     else
-      upload_dequantised(part, dst, stream);
+      upload_dequantised(part, dst, staging);
     dst += part.rows * cols;
   }
-  cuda_check(cudaStreamSynchronize(stream), "weight copy");
   return matrix;
 }
 
@@ -131,13 +125,14 @@ void repack_staged(const StagedExperts& staged, int first, CudaExperts& experts,
 }
 
 std::shared_ptr<const CudaExperts> upload_experts(std::span<const ExpertSource> sources,
-                                                  cudaStream_t stream) {
+                                                  StagedCopy& staging) {
+  const cudaStream_t stream = staging.stream();
   const auto num_experts = static_cast<int>(sources.size());
   const auto hidden = static_cast<int>(sources[0].gate.cols);
   const auto intermediate = static_cast<int>(sources[0].gate.rows);
-  const StagedMatrix gate = stage(sources, &ExpertSource::gate, stream);
-  const StagedMatrix up = stage(sources, &ExpertSource::up, stream);
-  const StagedMatrix down = stage(sources, &ExpertSource::down, stream);
+  const StagedMatrix gate = stage(sources, &ExpertSource::gate, staging);
+  const StagedMatrix up = stage(sources, &ExpertSource::up, staging);
+  const StagedMatrix down = stage(sources, &ExpertSource::down, staging);
   auto experts = allocate_experts(num_experts, hidden, intermediate, stream);
   repack_staged({.gate = {gate.packed.data(), gate.scales.data()},
                  .up = {up.packed.data(), up.scales.data()},
@@ -147,6 +142,18 @@ std::shared_ptr<const CudaExperts> upload_experts(std::span<const ExpertSource> 
                  .intermediate_size = intermediate},
                 0, *experts, stream);
   cuda_check(cudaStreamSynchronize(stream), "repack experts");
+  return experts;
+}
+
+std::shared_ptr<const CudaExperts> upload_repacked(const RepackedExperts& repacked,
+                                                   StagedCopy& staging) {
+  auto experts = allocate_experts(static_cast<int>(repacked.num_experts),
+                                  static_cast<int>(repacked.hidden_size),
+                                  static_cast<int>(repacked.intermediate_size), staging.stream());
+  COPPICE_CHECK_EQ(experts->w13.num_bytes(), repacked.w13.size());
+  COPPICE_CHECK_EQ(experts->w2.num_bytes(), repacked.w2.size());
+  staging.copy(experts->w13.data(), repacked.w13.data(), repacked.w13.size());
+  staging.copy(experts->w2.data(), repacked.w2.data(), repacked.w2.size());
   return experts;
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 
+#include "backend/cuda/staged_copy.h"
 #include "backend/op_args.h"
 #include "tensor/buffer.h"
 
@@ -20,9 +21,10 @@ struct CudaExperts {
   Buffer w2;   // blob of down
 };
 
-// Formats other than BF16 are dequantised on the host and rounded to bf16. Waits for the copy.
+// Formats other than BF16 are dequantised on the host and rounded to bf16. Host memory may be
+// reused at return; later work of the stream sees the matrix.
 std::shared_ptr<const CudaMatrix> upload_matrix(std::span<const HostMatrix> parts,
-                                                cudaStream_t stream);
+                                                StagedCopy& staging);
 
 // Routed experts in the checkpoint's layout, on the device: packed words [experts, rows, cols / 8]
 // i32 and scales [experts, rows, cols / 32] bf16 of each matrix.
@@ -47,6 +49,10 @@ void repack_staged(const StagedExperts& staged, int first, CudaExperts& experts,
 
 // kInt4Group32 only; anything else throws Error(kUnsupported). Waits for the repack.
 std::shared_ptr<const CudaExperts> upload_experts(std::span<const ExpertSource> sources,
-                                                  cudaStream_t stream);
+                                                  StagedCopy& staging);
+
+// The bytes must be as many as the experts need.
+std::shared_ptr<const CudaExperts> upload_repacked(const RepackedExperts& repacked,
+                                                   StagedCopy& staging);
 
 }  // namespace coppice

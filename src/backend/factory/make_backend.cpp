@@ -63,6 +63,12 @@ void check_rank_devices(const std::string& device, std::int64_t num_ranks) {
                                              (count == 1 ? " GPU" : " GPUs"));
 }
 
+ExpertRepacker make_expert_repacker(const std::string& device, int num_threads) {
+  if (device == "cuda") return make_cuda_repacker(num_threads);
+  throw Error(ErrorKind::kUnsupported,
+              "device: '" + device + "' takes experts as they are published only");
+}
+
 std::unique_ptr<DeviceMeter> make_device_meter(Backend& backend, const BackendOptions& options) {
   if (backend.device() == Device::kCuda) return make_cuda_meter(backend);
   return make_cpu_meter(backend, options.num_threads);

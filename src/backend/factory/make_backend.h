@@ -6,6 +6,7 @@
 
 #include "backend/backend.h"
 #include "backend/device_meter.h"
+#include "backend/expert_repacker.h"
 #include "comm/communicator.h"
 
 namespace coppice {
@@ -25,6 +26,9 @@ void check_rank_devices(const std::string& device, std::int64_t num_ranks);
 // The communicator outlives the backend. Throws Error(kUnsupported) with the cause when the device
 // is absent or not built in.
 std::unique_ptr<Backend> make_backend(const BackendOptions& options);
+
+// For the backends of `device`, "cuda" alone so far, on any machine. num_threads 0: all.
+ExpertRepacker make_expert_repacker(const std::string& device, int num_threads = 0);
 
 // For a backend that make_backend gave, which must outlive it.
 std::unique_ptr<DeviceMeter> make_device_meter(Backend& backend, const BackendOptions& options);

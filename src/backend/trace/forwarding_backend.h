@@ -36,6 +36,10 @@ class ForwardingBackend : public Backend {
   ExpertWeights load_experts(std::span<const ExpertSource> experts) override {
     return inner_->load_experts(experts);
   }
+  std::string expert_layout() const override { return inner_->expert_layout(); }
+  ExpertWeights load_repacked_experts(const RepackedExperts& experts) override {
+    return inner_->load_repacked_experts(experts);
+  }
   void run_graph(const GraphKey& key, const std::function<void()>& body) override {
     inner_->run_graph(key, body);
   }

@@ -13,6 +13,9 @@
 
 namespace coppice::kernels {
 
+// Stands in files that hold this layout; changes with it.
+inline constexpr char kExpertBlobLayout[] = "int4-group32 cells 32x64, 1";
+
 inline constexpr int kCellRows = 32;
 inline constexpr int kCellInputs = 64;
 inline constexpr int kCellBytes = kCellRows * kCellInputs / 2 + kCellRows * 2 * 2;
