@@ -15,8 +15,8 @@
 #include "model/load_model.h"
 #include "tests/io/support/files.h"
 #include "tests/support/model_driver.h"
+#include "tests/support/smollm2.h"
 #include "tests/support/source_dir.h"
-#include "text/tokenizer.h"
 
 namespace coppice {
 namespace {
@@ -26,27 +26,6 @@ namespace fs = std::filesystem;
 constexpr int kNumTokens = 24;
 // Log-probability gap below which 8-bit activations may change the choice.
 constexpr double kNearTie = 0.5;
-
-const char* const kQuestions[] = {"What is the capital of France?",
-                                  "Name three colours.",
-                                  "Write a sentence about rain.",
-                                  "What is 7 plus 5?",
-                                  "Who wrote Hamlet?",
-                                  "Explain what a compiler does.",
-                                  "List the days of the week.",
-                                  "What do bees make?",
-                                  "Translate 'good morning' to Spanish.",
-                                  "Give me a recipe for tea.",
-                                  "Why is the sky blue?",
-                                  "What is a prime number?",
-                                  "Describe a cat in one sentence.",
-                                  "How many legs does a spider have?",
-                                  "Write a haiku about the sea.",
-                                  "What is the largest planet?",
-                                  "Define gravity.",
-                                  "Write a short poem about a tree.",
-                                  "What is the opposite of hot?",
-                                  "Tell me a fun fact about elephants."};
 
 struct Choice {
   std::int32_t token;
@@ -76,21 +55,16 @@ std::vector<std::vector<Choice>> ask_llama_cpp(const fs::path& python, const std
 
 TEST(SmolLM2Oracle, GreedyTokensEqualLlamaCpp) {
   const fs::path source = testing::source_dir();
-  const std::string path = source / "models/downloaded/SmolLM2-135M-Instruct.Q4_1.gguf";
+  const std::string path = testing::smollm2_path();
   const char* named = std::getenv("COPPICE_PYTHON");
   const fs::path python = named != nullptr ? fs::path(named) : source / ".venv/bin/python";
   if (!fs::exists(path)) GTEST_SKIP() << path << " is absent (make models)";
   if (!fs::exists(python)) GTEST_SKIP() << python << " is absent (make oracles)";
 
-  const GgufFile file(path);
-  const Tokenizer tokenizer =
-      Tokenizer::from_gguf(read_gguf_vocabulary(file.fields()), file.file().name());
-  std::vector<std::vector<std::int32_t>> prompts;
+  const std::vector<std::vector<std::int32_t>> prompts = testing::smollm2_prompts();
   std::ostringstream lines;
-  for (const std::string question : kQuestions) {
-    prompts.push_back(tokenizer.encode(
-        "<|im_start|>user\n" + question + "<|im_end|>\n<|im_start|>assistant\n", true));
-    for (const std::int32_t id : prompts.back()) lines << id << ' ';
+  for (const std::vector<std::int32_t>& prompt : prompts) {
+    for (const std::int32_t id : prompt) lines << id << ' ';
     lines << '\n';
   }
   std::string info;
@@ -109,9 +83,11 @@ TEST(SmolLM2Oracle, GreedyTokensEqualLlamaCpp) {
     bool equal = true;
     for (const Choice& choice : answers[i]) {
       if (token != choice.token) {
-        EXPECT_LT(choice.margin, kNearTie) << kQuestions[i] << " after " << driver.length();
+        EXPECT_LT(choice.margin, kNearTie)
+            << testing::kQuestions[i] << " after " << driver.length();
         std::printf("near tie: %s: token %lld, llama.cpp's two best are %.3f apart\n",
-                    kQuestions[i], static_cast<long long>(driver.length() - std::ssize(prompts[i])),
+                    testing::kQuestions[i],
+                    static_cast<long long>(driver.length() - std::ssize(prompts[i])),
                     choice.margin);
         ++near_ties;
         equal = false;

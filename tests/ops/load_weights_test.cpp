@@ -1,7 +1,10 @@
 // Weights come to a device in pieces: a matrix of many pieces must arrive whole.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "backend/factory/make_backend.h"
 #include "base/error.h"
