@@ -181,7 +181,9 @@ class Result:
                     first, what = place, "warning" if "Warning" in line else "race"
                 elif first:
                     self.add((what, f"{first} / {place}"))
-            elif re.match(r"========= (Invalid|Misaligned|Uninitialized|Barrier error|Program hit|Error)", line):
+            elif re.match(r"========= Program hit", line):
+                self.add((line[10:].strip()[:120], "host"))
+            elif re.match(r"========= (Invalid|Misaligned|Uninitialized|Barrier error|Error)", line):
                 first, what = None, line[10:].strip()
             elif what not in ("", "race", "warning") and (place := PLACE.search(line)):
                 self.folders.add(pathlib.Path(place[2] or "").parent.name)

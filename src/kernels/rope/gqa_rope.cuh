@@ -52,7 +52,8 @@ __global__ void __launch_bounds__(kGqaRopeWarps * 32) gqa_rope_kernel(GqaRopePar
   grid_dependency_wait();
   const int row = blockIdx.x, lane = threadIdx.x % 32;
   const int64_t slot = p.slots[row];
-  const float* cos_sin = p.cos_sin + int64_t{p.positions[row]} * kHeadDim;
+  // A padded row may have any negative position.
+  const float* cos_sin = p.cos_sin + int64_t{max(p.positions[row], 0)} * kHeadDim;
   const int queries = p.q ? p.num_heads : 0;
   __nv_bfloat16* q = static_cast<__nv_bfloat16*>(p.q) + row * p.q_row_stride;
   const __nv_bfloat16* k = static_cast<const __nv_bfloat16*>(p.k) + row * p.k_row_stride;

@@ -21,7 +21,8 @@ __global__ void mla_rope_kernel(MlaRopeParams p, int norm_threads) {
   const __nv_bfloat16* kv_a = static_cast<const __nv_bfloat16*>(p.kv_a) + row * p.kv_a_row_stride;
   __nv_bfloat16* cache = static_cast<__nv_bfloat16*>(p.cache) + int64_t{slot} * width;
   if (tid >= norm_threads) {
-    const float* cosine = p.cos_sin + int64_t{p.positions[row]} * p.rope_dim;
+    // A padded row may have any negative position.
+    const float* cosine = p.cos_sin + int64_t{max(p.positions[row], 0)} * p.rope_dim;
     const float* sine = cosine + p.rope_dim / 2;
     const int vectors = p.rope_dim / 8;
     __nv_bfloat16* q = static_cast<__nv_bfloat16*>(p.q_pe) + row * p.q_pe_row_stride;
