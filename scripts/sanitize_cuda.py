@@ -48,9 +48,9 @@ def rounds(test_filter):
 
 def generate(*flags):
     model, drafter = ROOT / "models/tiny-k2", ROOT / "models/tiny-k2-dflash"
-    prompt = "def fibonacci(n):\n    if n < 2:\n        return n\n" * 40  # more keys than one chunk has
+    prompt = "def fibonacci(n):\n    if n < 2:\n        return n\n" * 4
     flags = flags if "ngram" in flags else (*flags, "--drafter", str(drafter))
-    return (["coppice", "generate", str(model), "--device", "cuda", "--max-tokens", "12", "--quiet", "--prompt",
+    return (["coppice", "generate", str(model), "--device", "cuda", "--max-tokens", "8", "--quiet", "--prompt",
              prompt, *flags], {})
 
 
@@ -169,6 +169,7 @@ class Result:
         self.ended = code != 124 and bool(summary) and "[  SKIPPED ]" not in text
         self.passed = code == 0
         self.summary, self.seconds = summary[-1] if summary else "no summary", seconds
+        self.complaints = [] if self.passed else re.findall(r"^(?!=====).*(?:ailure|error|rror:|FAILED).*$", text, re.M)[:4]
         self.reports, self.folders = {}, set()
         first, what = None, ""
         for line in text.splitlines():
@@ -236,6 +237,8 @@ def sanitize(build, tools, runs, jobs, limit, total, logs):
         state = "" if result.ended else "NOT ENDED, "
         state += "" if result.passed or not result.ended else "the test itself FAILED, "
         print(f"{tool}, {run}: {state}{result.summary}, {result.seconds:.0f} s")
+        for line in result.complaints if result.ended else []:
+            print("          " + line.strip())
         for (what, places), count in sorted(result.reports.items(), key=lambda item: -item[1]):
             reason = known_reason((what, places))
             print(f"    {count:5} {what}: {places}" + (f"  (known: {reason})" if reason else ""))
