@@ -21,6 +21,9 @@ std::int32_t variant_of(const RoundShape& shape) {
 
 }  // namespace
 
+DecodeRound::DecodeRound(const RoundParts& parts)
+    : parts_(parts), host_masks_(parts.backend.allocate_host(parts.verifier.mask_bytes())) {}
+
 std::int64_t DecodeRound::launch(const RoundShape& shape) {
   std::int64_t rows = shape.max_rows;
   const auto propose = [&] {
@@ -71,7 +74,6 @@ void DecodeRound::mask(const RoundShape& shape, std::int64_t rows, std::int64_t 
   // The copy that the round before sent from here is over: it was enqueued before the trees of this
   // round, and those have come.
   const auto bytes = static_cast<std::size_t>(allowed.num_bytes());
-  if (host_masks_.num_bytes() < bytes) host_masks_ = parts_.backend.allocate_host(bytes);
   const std::span masks(static_cast<std::int32_t*>(host_masks_.data()),
                         bytes / sizeof(std::int32_t));
   std::ranges::fill(masks, -1);

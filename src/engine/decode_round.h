@@ -49,7 +49,7 @@ std::array<std::int64_t, kNumVerbs> verb_ns(const RoundResults& results);
 
 class DecodeRound {
  public:
-  explicit DecodeRound(const RoundParts& parts) : parts_(parts) {}
+  explicit DecodeRound(const RoundParts& parts);
 
   // Enqueues the five verbs, one graph, and the copy of what they found. Returns the step, whose
   // results RoundBuffers has. With masks it is three graphs (up to the trees, the forward pass, the
@@ -84,7 +84,7 @@ class DecodeRound {
 
   RoundParts parts_;
   Verifier::Choices choices_;
-  Buffer host_masks_;  // of the latest masked round; grows
+  Buffer host_masks_;  // of the latest masked round, for the largest
 };
 
 }  // namespace coppice

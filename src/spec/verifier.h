@@ -36,6 +36,8 @@ class Verifier {
   Choices outputs(std::int64_t num_rows, std::int64_t num_outputs) const;
   // Outputs first .. first + count - 1 of such a step, without its features.
   Choices outputs_from(std::int64_t first, std::int64_t count) const;
+  // Of Choices::allowed for the largest step.
+  std::size_t mask_bytes() const { return static_cast<std::size_t>(all_.allowed.num_bytes()); }
   // The pass: keys go to the cache, logits and features to `out`.
   void forward(const ForwardBatch& batch, const Choices& out);
   // One choice for each output row. positions, seq_of_row, node_of_row are [num_outputs]. `greedy`:
