@@ -87,7 +87,7 @@ void DflashNetwork::append_context(const Tensor& features, const Tensor& positio
   const ModelConfig& c = config_.network;
   const std::int64_t num_kv_heads = kv_width_ / c.head_dim;
   const Tensor fused = fused_.rows(0, C), context = context_.rows(0, C);  // [C, hidden_size]
-  const Tensor kv = context_kv_.rows(0, C);  // [C, num_layers * 2 * kv_width]
+  const Tensor kv = context_kv_.rows(0, C);            // [C, num_layers * 2 * kv_width]
   const std::int64_t width = weights_.fc.in_features;  // this rank's columns
   backend_.linear({.x = features.columns(parallel_.rank * width, width),
                    .weight = &weights_.fc,
