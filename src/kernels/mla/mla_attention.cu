@@ -8,6 +8,7 @@
 #include "kernels/mla/mla_combine.cuh"
 #include "kernels/mla/mla_generic.cuh"
 #include "kernels/mla/mla_plan.cuh"
+#include "kernels/mla/mla_single.cuh"
 
 namespace coppice::kernels {
 namespace {
@@ -47,6 +48,34 @@ cudaError_t make_cache_map(const MlaAttentionParams& p, cuuint32_t column_blocks
   return encode_tensor_map(map, p.cache, 3, shape, strides, box);
 }
 
+// Clusters that run at the same time; 0 if that cannot be asked.
+int num_clusters() {
+  static const int count = [] {
+    int value = 0;
+    cudaLaunchConfig_t config = {};
+    config.gridDim =
+        dim3(static_cast<unsigned>(num_ctas() / kMlaClusterBlocks * kMlaClusterBlocks));
+    config.blockDim = dim3(kMlaThreads);
+    config.dynamicSmemBytes = sizeof(MlaShared);
+    cudaLaunchAttribute cluster = {};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {kMlaClusterBlocks, 1, 1};
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    if (cudaFuncSetAttribute(mla_attention_single_sm90, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             sizeof(MlaShared)) != cudaSuccess ||
+        cudaOccupancyMaxActiveClusters(&value, mla_attention_single_sm90, &config) != cudaSuccess)
+      return 0;
+    return std::min(value, num_ctas() / kMlaClusterBlocks);
+  }();
+  return count;
+}
+
+bool runs_in_clusters(const MlaAttentionParams& p) {
+  return !p.prompt && p.num_rows == 1 && mla_padded_heads(p.num_heads) == kMlaSingleRows &&
+         num_clusters() > 0;
+}
+
 MlaWorkspace workspace(const MlaAttentionParams& p) {
   return mla_workspace(p.workspace, mla_workspace_layout(p.num_rows, p.max_path, num_ctas()));
 }
@@ -75,7 +104,7 @@ cudaError_t mla_plan(const MlaAttentionParams& p, cudaStream_t stream) {
   const MlaChunkTable table = p.prompt ? mla_prompt_chunk_table() : mla_chunk_table(p.num_heads);
   const int threads = std::clamp((p.num_rows + 31) / 32 * 32, 256, kMlaPlanThreads);
   mla_plan_tiles<<<1, threads, 0, stream>>>(p, workspace(p), table, nodes, num_ctas(),
-                                            num_ctas() * kMlaSlotsPerCta);
+                                            num_ctas() * kMlaSlotsPerCta, runs_in_clusters(p));
   const unsigned blocks = static_cast<unsigned>(p.num_rows + 3) / 4;
   if (!p.prompt) mla_plan_passes<<<blocks, 128, 0, stream>>>(p, workspace(p));
   return cudaGetLastError();
@@ -95,10 +124,14 @@ cudaError_t mla_attention(const MlaAttentionParams& p, cudaStream_t stream) {
   if (const cudaError_t error = make_cache_map(p, 1, &maps.rope); error != cudaSuccess)
     return error;
   const int padded = mla_padded_heads(p.num_heads);
+  const bool single = runs_in_clusters(p);
+  const auto kernel = single     ? mla_attention_single_sm90
+                      : p.prompt ? mla_attention_sm90<true>
+                                 : mla_attention_sm90<false>;
+  const int ctas = single ? num_clusters() * kMlaClusterBlocks : num_ctas();
   if (const cudaError_t error =
-          launch_dependent(p.prompt ? mla_attention_sm90<true> : mla_attention_sm90<false>,
-                           dim3(static_cast<unsigned>(num_ctas())), kMlaThreads, sizeof(MlaShared),
-                           stream, p, workspace(p), padded, maps);
+          launch_clusters(kernel, dim3(static_cast<unsigned>(ctas)), single ? kMlaClusterBlocks : 1,
+                          kMlaThreads, sizeof(MlaShared), stream, p, workspace(p), padded, maps);
       error != cudaSuccess)
     return error;
   if (p.prompt) return cudaSuccess;  // no tile is cut

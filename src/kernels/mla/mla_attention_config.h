@@ -13,6 +13,10 @@ inline constexpr int kMlaMaxCutTiles = 528;   // with more tiles each is done by
 // are not cut, a CTA's share holds the merge tree of the tile that it is at.
 inline constexpr int kMlaSlotsPerCta = 16;
 inline constexpr int kMlaOwnSlots = 9;
+// A single row runs in clusters of blocks, which do its chunks at the same time if it has few.
+inline constexpr int kMlaClusterBlocks = 2;
+inline constexpr int kMlaTurnSteps = 4;      // of a chunk that a cluster does at a time
+inline constexpr int kMlaSingleChunks = 36;  // with more, blocks that work alone are faster
 
 // Steps per chunk as a function of the query's own position alone; the result bits follow from it.
 struct MlaChunkTable {

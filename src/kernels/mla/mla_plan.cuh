@@ -273,16 +273,24 @@ __device__ MlaCut mla_choose_cut(const MlaWorkspace& ws, int num_tiles, int num_
   return best.cost < 1 << 30 ? best.cut : MlaCut{kMlaUncut, false};
 }
 
-// One block. Packs rows into tiles and cuts tiles into fragments.
+// Whether the only tile is a single token with few keys, whose chunks clusters do.
+__device__ __forceinline__ bool mla_single_token(const MlaWorkspace& ws, int num_tiles) {
+  return num_tiles == 1 && ws.tiles[0].in_table && 1 << ws.tiles[0].log2_steps <= kMlaTurnSteps &&
+         ws.tiles[0].group_chunks <= kMlaSingleChunks;
+}
+
+// One block. Packs rows into tiles and cuts tiles into fragments. `clustered`: the CTAs are.
 __global__ void __launch_bounds__(kMlaPlanThreads)
     mla_plan_tiles(MlaAttentionParams p, MlaWorkspace ws, MlaChunkTable table, int nodes_per_tile,
-                   int num_ctas, int max_slots) {
+                   int num_ctas, int max_slots, bool clustered) {
   __shared__ int warp_totals[kMlaPlanThreads / 32];
   const int num_tiles = mla_pack_rows(p, ws, table, nodes_per_tile, warp_totals);
   for (int t = threadIdx.x; t < num_tiles; t += blockDim.x)
     ws.tiles[t] = mla_make_tile(p, ws, table, nodes_per_tile, t);
   __syncthreads();
-  const MlaCut cut = mla_choose_cut(ws, num_tiles, num_ctas, max_slots, p.prompt, warp_totals);
+  MlaCut cut = mla_choose_cut(ws, num_tiles, num_ctas, max_slots, p.prompt, warp_totals);
+  const bool single_token = clustered && mla_single_token(ws, num_tiles);
+  if (single_token) cut = {1, false};  // one chunk per fragment
   int num_fragments = 0, num_slots = 0;
   for (int base = 0; base < num_tiles; base += blockDim.x) {
     const int t = base + threadIdx.x;
@@ -308,7 +316,7 @@ __global__ void __launch_bounds__(kMlaPlanThreads)
       tile.fragment_slots = slots, tile.old_steps = old_steps;
     }
   }
-  if (threadIdx.x == 0) *ws.header = {num_tiles, num_fragments};
+  if (threadIdx.x == 0) *ws.header = {num_tiles, num_fragments, single_token};
   __syncthreads();
   const int lane = threadIdx.x % 32;
   for (int t = threadIdx.x / 32; t < num_tiles; t += blockDim.x / 32) {

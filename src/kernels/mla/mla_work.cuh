@@ -18,6 +18,7 @@ constexpr uint8_t kMlaFromTable = 0x40;  // flag in MlaTailPass::column
 struct MlaHeader {
   int32_t num_tiles;
   int32_t num_fragments;
+  int32_t single_token;  // 1: fragments are those of mla_single.cuh
 };
 
 // Consecutive rows of one sequence that share a chunk size. The tiles of a sequence form a group
