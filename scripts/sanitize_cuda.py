@@ -102,7 +102,7 @@ KERNELS = {
     "mla_plan_tiles": ["op mla_attention", "mla, 8k", "mla, 64 heads"],
     "mla_plan_passes": ["op mla_attention", "mla, 8k", "mla, 64 heads"],
     "mla_attention_sm90": ["op mla_attention", "mla, 8k", "mla, 64 heads"],
-    "mla_attention_single_sm90": ["op mla_attention", "mla, 8k", "mla, 64 heads"],
+    "mla_attention_single_sm90": ["op mla_attention", "mla, 8k"],
     "mla_combine": ["op mla_attention", "mla, 8k", "mla, 64 heads"],
     "mla_generic": ["op mla_attention"],
     "gqa_rope_kernel": ["op gqa_rope"],
