@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The report of `coppice plan --html` in a real browser, and docs/next-hardware.md against the planner's output.
+"""The report of `coppice plan --html` in a real browser, and the pages that are written from the planner against the planner's output.
 
 Without Chromium the screenshot is skipped, and says so; the rest runs."""
 import pathlib
@@ -104,7 +104,9 @@ def fail(faults, what):
 
 def main():
     binary = sys.argv[1]
-    failed = subprocess.run([sys.executable, str(ROOT / "scripts" / "next_hardware.py"), binary, "--check"]).returncode != 0
+    failed = False
+    for script in ("next_hardware.py", "planner_page.py"):
+        failed |= subprocess.run([sys.executable, str(ROOT / "scripts" / script), binary, "--check"]).returncode != 0
     with tempfile.TemporaryDirectory() as folder:
         page, picture = pathlib.Path(folder) / "plan.html", pathlib.Path(folder) / "plan.png"
         subprocess.run([binary, "plan", "kimi-k2", "--gpu", "h200,b200", "-tp", "8", "--batch", "1,8,64", "--drafter", "kimi-k2-dflash",

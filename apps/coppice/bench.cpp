@@ -107,6 +107,7 @@ int run_bench(int argc, char** argv) {
       app.add_subcommand("round", "one decode round by stage, on random weights of K2.6's shapes");
   round_verb->add_option("--device", device.device, "auto, cpu, cuda, cuda:N");
   round_verb->add_option("--threads", device.num_threads, "CPU threads; 0: all");
+  round_verb->add_flag("--tiny", round.tiny, "widths of the model in models/, as CPUs take them");
   round_verb->add_option("--layers", round.num_layers)->check(CLI::Range(2, 128));
   round_verb->add_option("--tp", round.num_ranks, "widths of one rank of so many")
       ->check(CLI::IsMember({1, 2, 4, 8}));
@@ -118,6 +119,8 @@ int run_bench(int argc, char** argv) {
   round_verb->add_option("--batch", round.batches, "sequences")->delimiter(',');
   round_verb->add_flag("--eager", round.eager, "also without graphs");
   round_verb->add_option("--repeats", round.repeats)->check(CLI::Range(1, 1000));
+  round_verb->add_option("--runs", round.runs, "interleaved passes over all points")
+      ->check(CLI::Range(1, 100));
   round_verb->add_option("--json", json, "write the results to this file");
   CLI11_PARSE(app, argc, argv);
   if (!peers.empty()) kernels.peers = read_json_file(peers);

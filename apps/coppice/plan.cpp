@@ -20,8 +20,9 @@ struct PlanFlags {
   PlanRequest request;
   std::string gpus = "h200";
   std::string budget = "auto";
+  std::string overlap = "0";
   std::string kv_dtype = "auto";
-  std::string calibration, judge, json, html;
+  std::string calibration, judge, judge_memory, json, html;
 };
 
 // A folder, a hub id, or a config.json by itself.
@@ -82,9 +83,10 @@ void add_flags(CLI::App& app, PlanFlags& flags) {
   app.add_option("--acceptance", request.acceptance,
                  "coding, chat, tiny-k2, or probabilities by depth: 0.9:0.85:0.8")
       ->capture_default_str();
-  app.add_option("--expert-overlap", request.expert_overlap,
-                 "share of the growth in distinct experts that does not happen: 0 uniform, 1 none")
-      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--expert-overlap", flags.overlap,
+                 "share of the growth in distinct experts that does not happen: 0 uniform, 1 none; "
+                 "or a file of bench_expert_overlap")
+      ->capture_default_str();
   app.add_option("--kv-cache-dtype", flags.kv_dtype, "auto (bf16) or fp8")
       ->check(CLI::IsMember({"auto", "bf16", "fp8"}));
   app.add_option("--gpu-memory-utilization", request.memory_utilization)
@@ -95,6 +97,8 @@ void add_flags(CLI::App& app, PlanFlags& flags) {
                  "JSON of coppice bench kernels or coppice bench round");
   app.add_option("--judge", flags.judge,
                  "JSON of coppice bench round: calibrate on a part of it, compare with the rest");
+  app.add_option("--judge-memory", flags.judge_memory,
+                 "JSON of coppice bench round: compare its memory only");
   app.add_option("--json", flags.json, "write the plan to this file");
   app.add_option("--html", flags.html, "write a report with figures to this file");
 }
@@ -112,7 +116,14 @@ int run_plan(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : exit_code(ErrorKind::kInvalidArgument);
   }
   if (!flags.judge.empty()) {
-    std::fputs(judgement_as_text(judge(flags.judge)).c_str(), stdout);
+    const Judgement judgement = judge(flags.judge);
+    const std::string text = judgement_as_text(judgement) + "\n" +
+                             memory_as_text(judgement.memory) + "\n" + spread_as_text(judgement);
+    std::fputs(text.c_str(), stdout);
+    return 0;
+  }
+  if (!flags.judge_memory.empty()) {
+    std::fputs(memory_as_text(judge_memory(read_round_file(flags.judge_memory))).c_str(), stdout);
     return 0;
   }
   PlanRequest& request = flags.request;
@@ -121,6 +132,7 @@ int run_plan(int argc, char** argv) {
                 "plan: needs a model (a folder, a config.json, kimi-k2)");
   request.devices = find_devices(flags.gpus);
   request.budget = parse_budget(flags.budget);
+  request.expert_overlap = ExpertOverlap::parse(flags.overlap);
   request.kv_dtype = flags.kv_dtype == "fp8" ? DType::kF8E4M3 : DType::kBF16;
   read_target(request);
   read_drafter(request);

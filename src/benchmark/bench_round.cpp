@@ -4,6 +4,8 @@
 #include <limits>
 #include <numeric>
 
+#include "engine/scheduler.h"
+
 namespace coppice {
 namespace {
 
@@ -20,6 +22,11 @@ std::int64_t feature_size(const DflashModel* drafter) {
   return std::ssize(drafter->config().target_layer_ids) * drafter->config().network.hidden_size;
 }
 
+// Rows of a prefill step whose logits the engine wants at most.
+std::int64_t most_outputs(const RoundPoint& point) {
+  return point.batch + kMaxScoredRows;
+}
+
 RoundSizes sizes_of(const RoundPoint& point, const Drafter& drafter,
                     const DflashModel* drafter_model) {
   return {.max_num_seqs = point.batch,
@@ -28,14 +35,15 @@ RoundSizes sizes_of(const RoundPoint& point, const Drafter& drafter,
           .max_path = drafter.max_depth() + 1,
           .max_blocks = blocks_of(point),
           .num_buckets = 1,
-          .max_outputs = point.batch,
+          .max_outputs = most_outputs(point),
           .feature_size = feature_size(drafter_model)};
 }
 
 }  // namespace
 
 BenchRound::BenchRound(Backend& backend, DeviceMeter& meter, Model& model,
-                       DflashModel* drafter_model, const RoundPoint& point)
+                       DflashModel* drafter_model, const Tensor& context_features,
+                       const RoundPoint& point)
     : backend_(backend),
       point_(point),
       num_blocks_(point.batch * blocks_of(point)),
@@ -51,8 +59,14 @@ BenchRound::BenchRound(Backend& backend, DeviceMeter& meter, Model& model,
                                 : make_no_drafter(backend, point.batch)),
       sampling_(backend, point.batch, kMaxHistory),
       buffers_(backend, sizes_of(point, *drafter_, drafter_model)),
-      verifier_(backend, model, cache_, point.rows, point.rows, feature_size(drafter_model)),
+      backlog_(drafter_model == nullptr ? nullptr
+                                        : std::make_unique<ContextBacklog>(
+                                              backend, feature_size(drafter_model), point.rows)),
+      verifier_(backend, model, cache_, point.rows, std::max(point.rows, most_outputs(point)),
+                feature_size(drafter_model)),
       choices_(verifier_.outputs(point.rows, point.rows)) {
+  if (!context_features.empty() && drafter_model != nullptr)
+    buffers_.context_features = context_features.rows(0, buffers_.context_features.shape(0));
   std::uint64_t seed = 77;
   for (const Tensor& plane : cache_.planes()) meter.fill(plane, seed++, 1);
   if (drafter_cache_ != nullptr)

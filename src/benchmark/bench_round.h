@@ -3,6 +3,7 @@
 #pragma once
 
 #include "benchmark/random_network.h"
+#include "engine/context_backlog.h"
 #include "engine/round_buffers.h"
 #include "sampling/sampling_state.h"
 #include "spec/drafter.h"
@@ -24,14 +25,19 @@ inline constexpr std::int64_t kRoundSlack = 1024;
 
 class BenchRound {
  public:
-  // `drafter_model` may be null when no point drafts. `meter` fills the caches.
+  // `drafter_model` may be null when no point drafts. `meter` fills the caches. With
+  // `context_features` [rows, feature_size] commits put features there: how fast a product reads
+  // its rows depends on where they lie, by a fifth.
   BenchRound(Backend& backend, DeviceMeter& meter, Model& model, DflashModel* drafter_model,
-             const RoundPoint& point);
+             const Tensor& context_features, const RoundPoint& point);
 
   // Enqueues the five verbs.
   void run();
   // The sequences are as long as at first.
   void reset();
+  // Enqueues the copy of what the last round found, as the engine does; its number.
+  std::int64_t start_results() { return buffers_.start_results(false); }
+  void finish_results(std::int64_t step) { buffers_.finish_results(step); }
   // Rows of the last round's verify step that were not padding; waits.
   std::int64_t rows_used();
 
@@ -50,6 +56,7 @@ class BenchRound {
   std::unique_ptr<Drafter> drafter_;
   SamplingState sampling_;
   RoundBuffers buffers_;
+  std::unique_ptr<ContextBacklog> backlog_;  // with a drafter: as in the engine, but never filled
   Verifier verifier_;
   Verifier::Choices choices_;
 };

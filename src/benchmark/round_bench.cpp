@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
+#include <numeric>
+#include <random>
 
-#include "base/clock.h"
 #include "base/error.h"
-#include "benchmark/bench_round.h"
-#include "benchmark/round_tracer.h"
-#include "benchmark/timing.h"
+#include "benchmark/point_bench.h"
 
 namespace coppice {
 namespace {
@@ -31,7 +30,9 @@ std::int64_t largest(const std::vector<std::int64_t>& values) {
 struct Networks {
   std::unique_ptr<Model> model;
   std::unique_ptr<DflashModel> drafter;
-  std::int64_t weights_bytes = 0, drafter_bytes = 0;
+  Buffer features_buffer;
+  Tensor context_features;  // of the commits of all points
+  std::int64_t runtime_bytes = 0, weights_bytes = 0, drafter_bytes = 0;
 };
 
 class RoundBench {
@@ -51,10 +52,11 @@ class RoundBench {
   void check_points() const;
   void make_networks();
   Json describe_model() const;
-  void run_point(const RoundPoint& point);
-  Json measure(BenchRound& round, const RoundPoint& point, bool graph, double distinct);
-  Spread time(BenchRound& round, bool graph);
-  std::int64_t launches(BenchRound& round);
+  std::vector<RoundPoint> points() const;
+  std::unique_ptr<PointBench> open(const RoundPoint& point, bool graph);
+  void add(const PointBench& point);
+  void interleave();
+  void one_by_one();
 
   RoundTracer& backend_;
   DeviceMeter& meter_;
@@ -63,8 +65,8 @@ class RoundBench {
   RoundBenchObserver observer_;
   DeviceCeiling ceiling_;
   Networks networks_;
-  Json memory_ = Json::object();
   Json rounds_ = Json::array();
+  std::int32_t num_opened_ = 0;
 };
 
 void RoundBench::check_points() const {
@@ -88,6 +90,7 @@ void RoundBench::make_networks() {
       .max_batch = largest(options_.batches),
       .draft_window = 4096};
   const std::int64_t before = meter_.facts().free_bytes;
+  networks_.runtime_bytes = meter_.facts().memory_bytes - before;
   networks_.model = make_random_target(backend_, meter_, config, options);
   const std::int64_t after = meter_.facts().free_bytes;
   networks_.weights_bytes = before - after;
@@ -96,6 +99,13 @@ void RoundBench::make_networks() {
       make_random_drafter(backend_, meter_, drafter_config_of(network_, options_.num_ranks, config),
                           options_.num_ranks, *networks_.model, options);
   networks_.drafter_bytes = after - meter_.facts().free_bytes;
+  const DflashConfig& drafter = networks_.drafter->config();
+  const std::int64_t most_rows = largest(options_.batches) * (drafter.block_size + 1);
+  const std::int64_t width = std::ssize(drafter.target_layer_ids) * config.hidden_size;
+  const DType dtype = backend_.activation_dtype();
+  networks_.features_buffer =
+      backend_.allocate(static_cast<std::size_t>(most_rows * width) * size_of(dtype));
+  networks_.context_features = networks_.features_buffer.tensor(dtype, {most_rows, width});
 }
 
 Json RoundBench::describe_model() const {
@@ -104,11 +114,18 @@ Json RoundBench::describe_model() const {
                             {"tp", options_.num_ranks},
                             {"all_ranks", static_cast<bool>(options_.meet)},
                             {"network", network_.name},
+                            {"moe_block", true},
                             {"hidden_size", c.hidden_size},
                             {"num_heads", c.num_attention_heads},
                             {"n_routed_experts", c.n_routed_experts},
                             {"num_experts_per_tok", c.num_experts_per_tok},
                             {"moe_intermediate_size", c.moe_intermediate_size},
+                            {"intermediate_size", c.intermediate_size},
+                            {"q_lora_rank", c.q_lora_rank},
+                            {"kv_lora_rank", c.kv_lora_rank},
+                            {"qk_nope_head_dim", c.qk_nope_head_dim},
+                            {"qk_rope_head_dim", c.qk_rope_head_dim},
+                            {"v_head_dim", c.v_head_dim},
                             {"vocab_size", c.vocab_size}});
   if (networks_.drafter == nullptr) return json;
   const DflashConfig d = drafter_config_of(network_, options_.num_ranks, c);
@@ -116,94 +133,10 @@ Json RoundBench::describe_model() const {
                                   {"block_size", d.block_size},
                                   {"num_heads", d.network.num_attention_heads},
                                   {"num_kv_heads", d.network.num_key_value_heads},
+                                  {"head_dim", d.network.head_dim},
+                                  {"intermediate_size", d.network.intermediate_size},
                                   {"window", 4096}});
   return json;
-}
-
-Spread RoundBench::time(BenchRound& round, bool graph) {
-  const auto body = [&](std::int64_t) {
-    backend_.begin();
-    round.run();
-  };
-  if (graph) return time_calls(backend_, meter_, 1, options_.repeats, body);
-  std::vector<double> us;
-  for (int i = 0; i < options_.repeats; ++i) {
-    meter_.stamp(0);
-    body(0);
-    meter_.stamp(1);
-    us.push_back(meter_.microseconds(0, 1));
-  }
-  return spread_of(std::move(us));
-}
-
-std::int64_t RoundBench::launches(BenchRound& round) {
-  return meter_.count_launches([&] {
-    backend_.begin();
-    round.run();
-  });
-}
-
-Json RoundBench::measure(BenchRound& round, const RoundPoint& point, bool graph, double distinct) {
-  round.reset();
-  backend_.enable_all();
-  const Spread total = time(round, graph);
-  std::vector<double> wall;
-  const SteadyClock clock;
-  const auto replay = [&] {
-    backend_.run_graph({.kind = 9002}, [&] {
-      backend_.begin();
-      round.run();
-    });
-  };
-  for (int i = 0; i < options_.repeats + 2; ++i) {
-    const std::int64_t start = clock.now_ns();
-    if (graph) {
-      replay();
-    } else {
-      backend_.begin();
-      round.run();
-    }
-    round.rows_used();  // what a host does once a round: waits for a few bytes
-    if (i >= 2) wall.push_back(static_cast<double>(clock.now_ns() - start) * 1e-3);
-  }
-  backend_.forget_graphs();
-  const double wall_us = spread_of(wall).median;
-
-  Json stages = Json::object(), verify = Json::object(), counts = Json::object();
-  double alone = 0, verify_us = 0;
-  for (std::size_t i = 0; i < kNumRoundParts; ++i) {
-    const auto part = RoundPart(i);
-    backend_.enable_only([part](RoundPart other) { return other == part; });
-    round.reset();
-    const std::int64_t count = launches(round);
-    const double us =
-        count > 0 || backend_.device() == Device::kCpu ? time(round, graph).median : 0;
-    counts[name_of(part)] = count;
-    alone += std::max(us - static_cast<double>(count) * ceiling_.node_us, 0.0);
-    (is_verify(part) ? verify : stages)[name_of(part)] = us;
-  }
-  backend_.enable_only(is_verify);
-  round.reset();
-  verify_us = time(round, graph).median;
-  backend_.enable_all();
-  stages["verify"] = verify_us;
-  stages["host"] = std::max(wall_us - total.median, 0.0);
-  return Json::object({{"context", point.context},
-                       {"batch", point.batch},
-                       {"rows", point.rows},
-                       {"mode", graph ? "graph" : "eager"},
-                       {"drafting", point.drafting()},
-                       {"repeats", options_.repeats},
-                       {"total_us", total.median},
-                       {"total_us_min", total.min},
-                       {"total_us_max", total.max},
-                       {"wall_us", wall_us},
-                       {"stages", stages},
-                       {"verify", verify},
-                       {"launches", counts},
-                       {"kernels_alone_us", alone},
-                       {"overhead", 1 - alone / total.median},
-                       {"distinct_experts", distinct}});
 }
 
 std::string table_head() {
@@ -229,32 +162,62 @@ std::string table_line(const Json& r) {
       100 * number(r, "overhead"));
 }
 
-void RoundBench::run_point(const RoundPoint& point) {
+std::vector<RoundPoint> RoundBench::points() const {
+  std::vector<RoundPoint> points;
+  for (const std::int64_t context : options_.contexts)
+    for (const std::int64_t batch : options_.batches)
+      for (const std::int64_t rows : options_.rows)
+        points.push_back({.context = context, .batch = batch, .rows = rows});
+  return points;
+}
+
+std::unique_ptr<PointBench> RoundBench::open(const RoundPoint& point, bool graph) {
   observer_.progress(
       format("context %lld, batch %lld, rows %lld", static_cast<long long>(point.context),
              static_cast<long long>(point.batch), static_cast<long long>(point.rows)));
-  const std::int64_t before = meter_.facts().free_bytes;
-  BenchRound round(backend_, meter_, *networks_.model, networks_.drafter.get(), point);
-  const std::int64_t used = before - meter_.facts().free_bytes;
-  if (options_.meet) options_.meet();  // no rank allocates while another runs
-  backend_.enable_all();
-  backend_.begin();
-  round.run();  // sets the kernels up
-  backend_.start_counting();
-  backend_.begin();
-  round.run();
-  const double distinct = backend_.stop_counting();
-  const std::int64_t rows = round.rows_used();
-  if (rows != point.rows)
-    throw Error(ErrorKind::kUnavailable,
-                "a round of " + std::to_string(point.rows) + " rows had " + std::to_string(rows));
-  for (const bool graph : {true, false}) {
-    if (!graph && !options_.eager) continue;
-    Json result = measure(round, point, graph, distinct);
-    result["cache_and_buffers_bytes"] = used;
-    observer_.line(table_line(result));
-    rounds_.push_back(std::move(result));
+  return std::make_unique<PointBench>(backend_, meter_,
+                                      BenchNetworks{.model = networks_.model.get(),
+                                                    .drafter = networks_.drafter.get(),
+                                                    .context_features = networks_.context_features,
+                                                    .meet = options_.meet},
+                                      point, graph, num_opened_++, ceiling_.node_us);
+}
+
+void RoundBench::add(const PointBench& point) {
+  Json result = point.result();
+  observer_.line(table_line(result));
+  rounds_.push_back(std::move(result));
+}
+
+// All points stay open, and every run goes through them in an order of its own: what drifts hits
+// all of them alike.
+void RoundBench::interleave() {
+  const std::vector<RoundPoint> all = points();
+  std::vector<std::size_t> order(all.size());
+  std::iota(order.begin(), order.end(), 0);
+  // Many rows first: the kernels' workspaces then grow once.
+  std::ranges::stable_sort(order, std::greater(), [&](std::size_t i) { return all[i].rows; });
+  std::vector<std::unique_ptr<PointBench>> opened(all.size());
+  for (const std::size_t i : order) opened[i] = open(all[i], true);
+  std::mt19937 random(1);
+  for (int run = 0; run < options_.runs; ++run) {
+    observer_.progress(format("run %d of %d", run + 1, options_.runs));
+    std::ranges::shuffle(order, random);
+    for (const std::size_t i : order) opened[i]->run(options_.repeats);
   }
+  for (const auto& point : opened) add(*point);
+  backend_.forget_graphs();
+}
+
+void RoundBench::one_by_one() {
+  for (const RoundPoint& point : points())
+    for (const bool graph : {true, false}) {
+      if (!graph && !options_.eager) continue;
+      const auto opened = open(point, graph);
+      opened->run(options_.repeats);
+      add(*opened);
+      backend_.forget_graphs();
+    }
 }
 
 Json RoundBench::run() {
@@ -266,14 +229,12 @@ Json RoundBench::run() {
       ceiling_.read_gb_per_s, ceiling_.node_us, static_cast<double>(networks_.weights_bytes) * 1e-9,
       static_cast<double>(networks_.drafter_bytes) * 1e-9));
   observer_.line(table_head());
-  for (const std::int64_t context : options_.contexts)
-    for (const std::int64_t batch : options_.batches)
-      for (const std::int64_t rows : options_.rows)
-        run_point({.context = context, .batch = batch, .rows = rows});
+  options_.runs > 1 ? interleave() : one_by_one();
   Json json = describe_run(backend_, meter_, ceiling_, "coppice-bench-round-1", options_.command);
   json["model"] = describe_model();
-  json["memory"] = Json::object(
-      {{"weights_bytes", networks_.weights_bytes}, {"drafter_bytes", networks_.drafter_bytes}});
+  json["memory"] = Json::object({{"runtime_bytes", networks_.runtime_bytes},
+                                 {"weights_bytes", networks_.weights_bytes},
+                                 {"drafter_bytes", networks_.drafter_bytes}});
   json["rounds"] = std::move(rounds_);
   return json;
 }
@@ -282,8 +243,9 @@ Json RoundBench::run() {
 
 Json run_round_bench(std::unique_ptr<Backend> backend, DeviceMeter& meter,
                      const RoundBenchOptions& options, const RoundBenchObserver& observer) {
-  const NetworkShape network =
-      backend->device() == Device::kCpu ? tiny_shape() : kimi_k2_shape(options.num_ranks);
+  const NetworkShape network = backend->device() == Device::kCpu || options.tiny
+                                   ? tiny_shape()
+                                   : kimi_k2_shape(options.num_ranks);
   RoundTracer tracer(std::move(backend), network.vocab_size);
   return RoundBench(tracer, meter, network, options, observer).run();
 }

@@ -12,6 +12,7 @@
 namespace coppice {
 
 struct RoundBenchOptions {
+  bool tiny = false;  // the small model's widths on any device; CPUs always
   std::int64_t num_layers = 61;
   std::int64_t num_ranks = 1;  // widths of one of so many tensor-parallel ranks
   // Where all of them run, each calling run_round_bench on a thread of its own: this one, and what
@@ -24,6 +25,9 @@ struct RoundBenchOptions {
   std::vector<std::int64_t> batches = {1};
   bool eager = false;  // also without graphs
   int repeats = 11;
+  // More than one: all points stay open together, and are gone through so many times in a shuffled
+  // order; results are medians over these runs. Without `eager`.
+  int runs = 1;
   std::string command;
 };
 

@@ -1,6 +1,6 @@
 #include "benchmark/round_tracer.h"
 
-#include <set>
+#include <map>
 #include <vector>
 
 namespace coppice {
@@ -10,6 +10,18 @@ const char* name_of(RoundPart part) {
       "draft",   "tree_build", "compile", "attention", "experts", "dense",
       "lm_head", "norms",      "ranks",   "sampling",  "commit"};
   return names[static_cast<std::size_t>(part)];
+}
+
+void RoundTracer::start_counting() {
+  counting_ = true;
+  loads_.clear();
+  layers_ = 0;
+}
+
+std::vector<double> RoundTracer::stop_counting() {
+  counting_ = false;
+  for (double& count : loads_) count /= static_cast<double>(layers_);
+  return std::move(loads_);
 }
 
 void RoundTracer::embed(const EmbedArgs& args) {
@@ -44,9 +56,15 @@ void RoundTracer::count_experts(const Tensor& topk_ids) {
   if (!counting_) return;
   std::vector<std::int32_t> ids(static_cast<std::size_t>(topk_ids.num_elements()));
   inner_->download(ids.data(), topk_ids);
-  std::set<std::int32_t> distinct(ids.begin(), ids.end());
-  distinct.erase(-1);
-  distinct_ += std::ssize(distinct);
+  constexpr std::size_t kBin = 8;
+  std::map<std::int32_t, std::size_t> rows_of_expert;
+  for (const std::int32_t id : ids)
+    if (id >= 0) ++rows_of_expert[id];
+  for (const auto& [expert, rows] : rows_of_expert) {
+    const std::size_t bin = (rows - 1) / kBin;
+    if (loads_.size() <= bin) loads_.resize(bin + 1);
+    loads_[bin] += 1;
+  }
   ++layers_;
 }
 void RoundTracer::moe_experts(const MoeExpertsArgs& args) {

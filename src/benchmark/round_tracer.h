@@ -4,6 +4,7 @@
 
 #include <array>
 #include <optional>
+#include <vector>
 
 #include "backend/trace/forwarding_backend.h"
 
@@ -45,13 +46,10 @@ class RoundTracer final : public ForwardingBackend {
     for (std::size_t i = 0; i < kNumRoundParts; ++i) enabled_[i] = wanted(RoundPart(i));
   }
 
-  // While counting, every choice of experts is read back: mean distinct experts per routed layer of
-  // the verify passes since.
-  void start_counting() { counting_ = true, distinct_ = layers_ = 0; }
-  double stop_counting() {
-    counting_ = false;
-    return layers_ > 0 ? static_cast<double>(distinct_) / static_cast<double>(layers_) : 0;
-  }
+  // While counting, every choice of experts is read back: how many experts had 1 to 8 rows, 9 to 16
+  // rows and so on, a mean over the routed layers of the verify passes since.
+  void start_counting();
+  std::vector<double> stop_counting();
 
   void embed(const EmbedArgs& args) override;
   void rms_norm(const RmsNormArgs& args) override;
@@ -100,7 +98,8 @@ class RoundTracer final : public ForwardingBackend {
   Stage stage_ = Stage::kDraft;
   std::array<bool, kNumRoundParts> enabled_{};
   bool counting_ = false;
-  std::int64_t distinct_ = 0, layers_ = 0;
+  std::vector<double> loads_;
+  std::int64_t layers_ = 0;
 };
 
 }  // namespace coppice

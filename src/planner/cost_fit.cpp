@@ -11,7 +11,7 @@
 namespace coppice {
 namespace {
 
-constexpr std::size_t kTerms = 4;  // fixed, stream, math, row
+constexpr std::size_t kTerms = 6;  // fixed, row, merge, stream, step, serial
 using Vector = std::array<double, kTerms>;
 
 // One measured call: its terms, and what the time exceeds the memory's floor by;
@@ -97,8 +97,12 @@ double interpolate_log(const std::map<double, double>& points, double x) {
 
 CostFeatures& CostFeatures::operator+=(const CostFeatures& other) {
   launches += other.launches;
+  spread += other.spread;
+  merges += other.merges;
   memory_us += other.memory_us;
+  steps_us += other.steps_us;
   math_us += other.math_us;
+  serial_us += other.serial_us;
   rows = std::max(rows, other.rows);
   context = std::max(context, other.context);
   return *this;
@@ -107,12 +111,21 @@ CostFeatures& CostFeatures::operator+=(const CostFeatures& other) {
 CostFit::CostFit(const std::vector<CostPoint>& points) {
   COPPICE_CHECK(!points.empty(), "no points");
   Rows rows;
-  for (const CostPoint& point : points)
-    rows.push_back({{point.at.launches / point.us, point.at.memory_us / point.us,
-                     point.at.math_us / point.us, point.at.row_calls() / point.us},
-                    std::max(0.0, 1 - point.at.memory_us / point.us)});
+  for (const CostPoint& point : points) {
+    const CostFeatures& at = point.at;
+    Row row{.x = {at.launches, at.spread, at.merges, at.memory_us, at.steps_us, at.serial_us},
+            .excess = std::max(
+                0.0, 1 - (kLeastStream * at.memory_us + at.math_us + at.serial_us) / point.us)};
+    for (double& x : row.x) x /= point.us;
+    rows.push_back(row);
+  }
+  // Where bytes grow with rows, a few points cannot tell one from the other: a stream is expected
+  // near what kernels reach.
+  constexpr double kExpected = 1.05, kSure = 0.05;
+  rows.push_back({.x = {0, 0, 0, kSure, 0, 0}, .excess = kSure * (kExpected - kLeastStream)});
   const Vector c = fit_not_negative(rows);
-  fixed_ = c[0], stream_ = 1 + c[1], math_ = c[2], row_ = c[3];
+  fixed_ = c[0], row_ = c[1], merge_ = c[2], stream_ = kLeastStream + c[3], step_ = c[4],
+  serial_ = 1 + c[5];
   for (const CostPoint& point : points) {
     const double fitted = before_residual(point.at).us();
     residuals_.push_back({point.at.rows, point.at.context, fitted > 0 ? point.us / fitted : 1.0});
@@ -120,12 +133,9 @@ CostFit::CostFit(const std::vector<CostPoint>& points) {
 }
 
 CostFit::Parts CostFit::before_residual(const CostFeatures& at) const {
-  Parts parts{.fixed_us = fixed_ * at.launches + row_ * at.row_calls(),
-              .memory_us = stream_ * at.memory_us,
-              .math_us = math_ * at.math_us};
-  // No product is faster than its arithmetic either, whatever fewer rows showed.
-  parts.math_us = std::max(parts.math_us, at.math_us - parts.memory_us);
-  return parts;
+  return {.fixed_us = fixed_ * at.launches + row_ * at.spread + merge_ * at.merges,
+          .memory_us = stream_ * at.memory_us + step_ * at.steps_us,
+          .math_us = at.math_us + serial_ * at.serial_us};
 }
 
 CostFit::Parts CostFit::predict(const CostFeatures& features, double launch_ratio) const {

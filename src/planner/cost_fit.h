@@ -1,11 +1,11 @@
 // The time of a kind of work, fitted to measured calls of it:
 //
-//   us = launches x (fixed + row x rows) + stream x (bytes / read rate)
-//        + math x (flops / product rate)
+//   us = launches x fixed + row x spread + merge x merges + stream x memory + step x steps
+//        + node x serial + arithmetic
 //
-// with no coefficient below zero and stream not below 1: nothing is faster than its bytes. What the
-// fit leaves at the measured points stays as a factor, interpolated between them in rows and in
-// cached positions, constant outside.
+// with no coefficient below zero, stream and node not below 1: nothing is faster than its bytes.
+// What the fit leaves at the measured points stays as a factor, interpolated between them in rows
+// and in cached positions, constant outside.
 #pragma once
 
 #include <map>
@@ -16,12 +16,16 @@ namespace coppice {
 // What the time depends on. Floors are those of the GPU in question.
 struct CostFeatures {
   double launches = 0;
+  double spread = 0;     // multiprocessors that take part in row by row work, over the launches
+  double merges = 0;     // partial results of attention, one after the other
   double memory_us = 0;  // bytes at the read rate
-  double math_us = 0;    // flops at the product rate
+  double steps_us = 0;   // bytes of the longest schedule at a multiprocessor's share of that rate
+  double math_us = 0;    // arithmetic beyond that, at the product rate
+  double serial_us = 0;  // nodes of a tree, one after the other
+  // Where on the curves of what is left.
   double rows = 0;
   double context = 0;  // cached positions read, over all sequences
 
-  double row_calls() const { return launches * rows; }
   CostFeatures& operator+=(const CostFeatures& other);
 };
 
@@ -44,7 +48,7 @@ class CostFit {
 
   double fixed_us() const { return fixed_; }  // of a launch
   double stream() const { return stream_; }
-  double math() const { return math_; }
+  double serial() const { return serial_; }
 
  private:
   struct Residual {
@@ -53,7 +57,8 @@ class CostFit {
   double residual(double rows, double context) const;
   Parts before_residual(const CostFeatures& at) const;
 
-  double fixed_ = 0, stream_ = 0, math_ = 0, row_ = 0;
+  static constexpr double kLeastStream = 1;
+  double fixed_ = 0, row_ = 0, merge_ = 0, stream_ = kLeastStream, step_ = 0, serial_ = 1;
   std::vector<Residual> residuals_;
 };
 

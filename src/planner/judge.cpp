@@ -29,6 +29,22 @@ std::string percent(double error) {
   return std::isfinite(error) ? print("%+.1f", 100 * error) : std::string("-");
 }
 
+// Half of what lies between the slowest and the fastest run, in per cent of the median.
+std::string spread_of(double low, double high, double median) {
+  return median > 0 && high > 0 ? print("%.1f", 50 * (high - low) / median) : std::string("-");
+}
+
+std::string spread_of(const MeasuredRound& round) {
+  return spread_of(round.total_us_min, round.total_us_max, round.total_us);
+}
+
+std::string spread_of(const MeasuredRound& round, Part part) {
+  const auto found = round.spread.find(part);
+  return found == round.spread.end()
+             ? std::string("-")
+             : spread_of(found->second.first, found->second.second, us_of(round, part));
+}
+
 }  // namespace
 
 double JudgedRound::error(Part part) const {
@@ -39,8 +55,7 @@ Judgement judge(const std::string& path) {
   Judgement result{.file = read_round_file(path)};
   const RoundFile& file = result.file;
   NetworkOnPaper network = network_of(file);
-  result.predicted_weights = network.memory().target_weights;
-  result.predicted_drafter = network.memory().drafter_weights;
+  result.memory = judge_memory(file);
   std::vector<MeasuredRound> known;
   std::map<double, double> overlaps;  // by rows
   for (const MeasuredRound& round : file.rounds) {
@@ -54,42 +69,62 @@ Judgement judge(const std::string& path) {
   RoundTimes times(KernelTimes::shipped());
   times.calibrate(known, network, file.target, file.device, path);
   for (const MeasuredRound& round : file.rounds) {
-    const double overlap = interpolate_log(overlaps, static_cast<double>(round.rows));
+    const double over_parts = times.round_over_parts(round.rows);
+    const auto time = [&](const Routing& routing) {
+      return times.time(count_round(round, network, routing), file.device, 1, 0);
+    };
     JudgedRound judged{.measured = round, .is_calibration = is_calibration(round)};
-    judged.predicted = times.time(count_round(round, network, overlap), file.device, 1, 0);
-    judged.predicted_total_us = judged.predicted.total().us() * times.round_over_parts(round.rows);
+    judged.predicted =
+        time({.overlap = interpolate_log(overlaps, static_cast<double>(round.rows)), .loads = {}});
+    judged.predicted_total_us = judged.predicted.total().us() * over_parts;
+    judged.counted = time(measured_routing(round, file.target, true));
+    judged.counted_total_us =
+        time(measured_routing(round, file.target, false)).total().us() * over_parts;
     result.rounds.push_back(std::move(judged));
   }
   return result;
 }
 
 std::string judgement_as_text(const Judgement& judgement) {
-  std::string out = "| L | rows | measured ms | predicted ms | total % |";
-  std::string rule = "|---|---|---|---|---|";
+  std::string out = "| L | rows | measured ms | predicted ms | total % | spread % |";
+  std::string rule = "|---|---|---|---|---|---|";
   for (const Part part : kParts) {
     out += print(" %s |", name_of(part));
     rule += "---|";
   }
-  out += "\n" + rule + "\n";
+  out += " total, counted | experts, counted |\n" + rule + "---|---|\n";
   for (const JudgedRound& round : judgement.rounds) {
-    out += print("| %lld | %lld%s | %.3f | %.3f | %s |",
+    out += print("| %lld | %lld%s | %.3f | %.3f | %s | %s |",
                  static_cast<long long>(round.measured.context),
                  static_cast<long long>(round.measured.rows), round.is_calibration ? " c" : "",
                  round.measured.total_us / 1000, round.predicted_total_us / 1000,
-                 percent(round.total_error()).c_str());
+                 percent(round.total_error()).c_str(), spread_of(round.measured).c_str());
     for (const Part part : kParts)
       out += " " + (us_of(round.measured, part) > 0 ? percent(round.error(part)) : "-") + " |";
+    out += print(
+        " %s | %s |\n", percent(round.counted_total_error()).c_str(),
+        percent(round.counted[Part::kExperts].us() / us_of(round.measured, Part::kExperts) - 1)
+            .c_str());
+  }
+  return out;
+}
+
+std::string spread_as_text(const Judgement& judgement) {
+  std::string out = "| L | rows |", rule = "|---|---|";
+  for (const Part part : kParts) {
+    out += print(" %s us | +- %% |", name_of(part));
+    rule += "---|---|";
+  }
+  out += "\n" + rule + "\n";
+  for (const JudgedRound& round : judgement.rounds) {
+    out += print("| %lld | %lld |", static_cast<long long>(round.measured.context),
+                 static_cast<long long>(round.measured.rows));
+    for (const Part part : kParts)
+      out += print(" %.1f | %s |", us_of(round.measured, part),
+                   spread_of(round.measured, part).c_str());
     out += "\n";
   }
-  return out +
-         print("\nWeights: predicted %.2f GB, allocated %.2f GB (%+.1f %%)",
-               judgement.predicted_weights / 1e9, judgement.file.weights_bytes / 1e9,
-               100 * (judgement.predicted_weights / judgement.file.weights_bytes - 1)) +
-         (judgement.file.drafter_bytes > 0
-              ? print("; drafter %.2f, %.2f GB (%+.1f %%)\n", judgement.predicted_drafter / 1e9,
-                      judgement.file.drafter_bytes / 1e9,
-                      100 * (judgement.predicted_drafter / judgement.file.drafter_bytes - 1))
-              : std::string("\n"));
+  return out;
 }
 
 }  // namespace coppice

@@ -4,24 +4,30 @@
 #include <string>
 #include <vector>
 
+#include "planner/judge_memory.h"
 #include "planner/round_file.h"
 
 namespace coppice {
 
+// Times are predicted for as many distinct experts as the calibration's points let expect.
+// `counted`: for those that the rows were counted to choose.
 struct JudgedRound {
   MeasuredRound measured;
   bool is_calibration = false;
-  RoundTime predicted;
+  RoundTime predicted;            // each part timed alone
   double predicted_total_us = 0;  // of the device
+  RoundTime counted;
+  double counted_total_us = 0;
 
   // (predicted - measured) / measured.
   double error(Part part) const;
   double total_error() const { return predicted_total_us / measured.total_us - 1; }
+  double counted_total_error() const { return counted_total_us / measured.total_us - 1; }
 };
 
 struct Judgement {
   RoundFile file;
-  double predicted_weights = 0, predicted_drafter = 0;  // bytes
+  std::vector<JudgedMemory> memory;
   std::vector<JudgedRound> rounds;
 };
 
@@ -30,5 +36,7 @@ Judgement judge(const std::string& path);
 
 // Signed errors as Markdown.
 std::string judgement_as_text(const Judgement& judgement);
+// The measured stages, and how far their runs lie apart.
+std::string spread_as_text(const Judgement& judgement);
 
 }  // namespace coppice

@@ -1,18 +1,29 @@
 #include "planner/kernel_times.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "backend/cost/op_cost.h"
+#include "kernels/moe/moe_experts_config.h"
+#include "planner/kernel_schedule.h"
 
 namespace coppice {
 namespace {
 
-constexpr double kL2Speedup = 2.5;
-// Of one INT4 weight on its way into a tensor core: unpack, scale, load, loop. Estimated from the
-// experts' kernel; no GPU of the table is limited by it at this count.
-constexpr double kInstructionsPerWeight = 2.0;
-constexpr double kNodeUs = 0.1;  // of one serial step
-constexpr double kLanes = 128;   // instructions a clock and multiprocessor
+constexpr double kL2Speedup = 1.8;
+constexpr double kActivationRate = 0.8;  // of the read rate: plain loads and stores
+constexpr double kCopyRate = 0.4;  // of the read rate: one word a thread and nothing behind it
+constexpr std::int64_t kMergeRows = 64;  // from here on partial results are merged by columns
+constexpr std::int64_t kTileRows = 64;
+constexpr std::int64_t kFewRows = 16;           // row by row work takes no longer than for one
+constexpr double kInstructionsPerWeight = 2.0;  // of an INT4 weight: unpack, scale, load, loop
+constexpr double kProductWeights = 256;         // of one m16n8k16
+// Clocks of such a product on a multiprocessor: where two blocks share it, and where one block with
+// units of 16 rows has it to itself and waits for its own results. The second is from the kernel
+// alone at 128 to 1024 rows of independent choices (docs/results/moe-h200.md).
+constexpr double kProductClocks = 1.6, kProductClocksAlone = 4.9;
+constexpr double kNodeUs = 0.05;  // of one serial step
+constexpr double kLanes = 128;    // instructions a clock and multiprocessor
 // Kernels without a measurement: so many launches' worth of latency.
 constexpr double kUnmeasuredLaunches = 2.0;
 
@@ -52,20 +63,111 @@ OpTime& OpTime::operator+=(const OpTime& other) {
   return *this;
 }
 
-CostFeatures features_of(const OpCost& cost, const DeviceSpec& device) {
-  const bool in_cache = cost.activation_bytes < device.l2_mb * 1e6 / 2;
-  const double bytes =
-      cost.weight_bytes + cost.kv_bytes + cost.activation_bytes / (in_cache ? kL2Speedup : 1.0);
-  const double stream_us = bytes / device.read_tb_s * 1e-6;
-  const double convert_us = cost.packed_weights * kInstructionsPerWeight /
-                            (static_cast<double>(device.num_sms) * device.clock_ghz * kLanes) *
-                            1e-3;
-  return {.launches = static_cast<double>(cost.launches),
-          .memory_us = std::max(stream_us, convert_us),
-          .math_us = cost.flops / device.bf16_reached * 1e-6 + cost.serial_steps * kNodeUs,
+namespace {
 
-          .rows = static_cast<double>(cost.rows),
-          .context = cost.context};
+// Bytes that a step leaves in the L2 cache for the next: all up to half of it, none beyond it
+// whole.
+double share_in_cache(double bytes, const DeviceSpec& device) {
+  return std::clamp(2 - bytes / (device.l2_mb * 1e6 / 2), 0.0, 1.0);
+}
+
+double activation_us(const OpCost& cost, const DeviceSpec& device) {
+  // Copies start from rows that were written long ago.
+  const std::string_view op = cost.op;
+  const bool is_copy = op == "gather_rows" || op == "embed";
+  const double rate = device.read_tb_s * (is_copy ? kCopyRate : kActivationRate);
+  const double from_memory = cost.activation_bytes / rate * 1e-6;
+  const double cached = is_copy ? 0 : share_in_cache(cost.activation_bytes, device);
+  // Row by row work on rows in the cache takes its launches, and what spreading over the GPU takes.
+  const double from_cache = cost.kind == CostKind::kRows ? 0 : from_memory / kL2Speedup;
+  return cached * from_cache + (1 - cached) * from_memory;
+}
+
+// INT4 weights on their way into tensor cores: every unit of rows converts them and every eight of
+// its rows multiply them.
+double packed_us(const OpCost& cost, const DeviceSpec& device) {
+  const bool alone = kernels::moe_experts_columns(static_cast<int>(cost.rows)) > 1;
+  const double clocks =
+      cost.unit_weights * kInstructionsPerWeight / kLanes +
+      cost.column_weights * (alone ? kProductClocksAlone : kProductClocks) / kProductWeights;
+  return clocks / (static_cast<double>(device.num_sms) * device.clock_ghz) * 1e-3;
+}
+
+// What that adds to the bytes: where both take about as long, neither hides the other whole.
+double packed_excess_us(const OpCost& cost, double memory_us, const DeviceSpec& device) {
+  constexpr double kPower = 6;
+  const double us = packed_us(cost, device);
+  return std::pow(std::pow(memory_us, kPower) + std::pow(us, kPower), 1 / kPower) - memory_us;
+}
+
+// The form on tensor cores; others are estimated by their bytes.
+bool has_mla_schedule(const OpCost& cost) {
+  return std::string_view(cost.op) == "mla_attention" && cost.heads <= 64 && cost.inputs == 576 &&
+         cost.sequences > 0;
+}
+
+// The longest fragment decides, and what is merged after it.
+void add_mla(const OpCost& cost, const DeviceSpec& device, CostFeatures& features) {
+  const std::int64_t sequences = cost.sequences;
+  const MlaSchedule schedule =
+      mla_schedule(cost.heads, sequences,
+                   std::max<std::int64_t>(static_cast<std::int64_t>(cost.live_rows) / sequences, 1),
+                   static_cast<std::int64_t>(cost.context) / sequences, device.num_sms);
+  constexpr double kBytesOfStep = 64 * 576 * 2, kBytesOfPartial = 2 * 64 * 512 * 2;
+  features.steps_us = schedule.critical_steps() * kBytesOfStep *
+                      static_cast<double>(device.num_sms) / device.read_tb_s * 1e-6;
+  features.merges = schedule.critical_merges();
+  features.memory_us = (cost.activation_bytes +
+                        kBytesOfPartial * static_cast<double>(schedule.partials) / kL2Speedup) /
+                       device.read_tb_s * 1e-6;
+  features.math_us = std::max(0.0, cost.flops / device.bf16_reached * 1e-6 - features.steps_us);
+}
+
+// What grows with rows beside bytes and arithmetic: blocks, up to one on each multiprocessor, and
+// the tiles of products, which are counted beyond 64 rows. Trees count their serial steps.
+double spread_of(const OpCost& cost, const DeviceSpec& device) {
+  switch (cost.kind) {
+    case CostKind::kTree:
+    case CostKind::kCommit:
+      return 0;
+    case CostKind::kAttention:
+      return static_cast<double>(std::min(cost.rows, kMergeRows));
+    case CostKind::kDense:
+      return static_cast<double>(std::min(cost.rows, kTileRows));
+    case CostKind::kRows:
+      return static_cast<double>(
+          std::max<std::int64_t>(std::min(cost.rows, device.num_sms) - kFewRows, 1));
+    default:
+      return static_cast<double>(std::min(cost.rows, device.num_sms));
+  }
+}
+
+}  // namespace
+
+CostFeatures features_of(const OpCost& cost, const DeviceSpec& device) {
+  const auto launches = static_cast<double>(cost.launches);
+  CostFeatures features{.launches = launches,
+                        .spread = launches * spread_of(cost, device),
+                        .memory_us = (cost.weight_bytes + cost.kv_bytes) / device.read_tb_s * 1e-6 +
+                                     activation_us(cost, device),
+                        .rows = static_cast<double>(cost.rows),
+                        .context = cost.context};
+  if (has_mla_schedule(cost)) {
+    add_mla(cost, device, features);
+    return features;
+  }
+  ProductTime product = {.multiply_us = cost.flops / device.bf16_reached * 1e-6};
+  if (cost.kind == CostKind::kDense) {
+    const std::int64_t heads = std::max<std::int64_t>(cost.heads, 1);
+    product = product_time(cost.rows, heads, cost.outputs / heads, cost.inputs, device);
+  }
+  features.math_us = std::max(0.0, product.multiply_us - features.memory_us) + product.finish_us;
+  if (cost.packed_weights > 0)
+    features.math_us =
+        std::max(features.math_us, packed_excess_us(cost, features.memory_us, device));
+  // Nodes of a tree are fitted; what a fused kernel does in turn is a constant of that kernel.
+  (cost.in_mla_queries ? features.math_us : features.serial_us) += cost.serial_steps * kNodeUs;
+  return features;
 }
 
 KernelTimes::KernelTimes(std::vector<MeasuredKernel> measured, const DeviceSpec& device,
@@ -102,8 +204,8 @@ OpTime KernelTimes::time(const OpCost& cost, const DeviceSpec& device,
   const CostFit* const fit = find(cost);
   if (fit == nullptr)
     return {.fixed_us = kUnmeasuredLaunches * device.launch_us * features.launches,
-            .memory_us = features.memory_us,
-            .math_us = features.math_us};
+            .memory_us = features.memory_us + features.steps_us,
+            .math_us = features.math_us + features.serial_us};
   const CostFit::Parts parts = fit->predict(features, device.launch_us / device_.launch_us);
   return {.fixed_us = parts.fixed_us, .memory_us = parts.memory_us, .math_us = parts.math_us};
 }

@@ -7,10 +7,8 @@
 namespace coppice {
 namespace {
 
-constexpr double kGraphBytes = 10e6;        // one captured round of 61 layers
-constexpr double kContextBytes = 0.6e9;     // CUDA context and kernels
-constexpr double kLinkBytes = 0.4e9;        // communicators and exchange buffers
-constexpr double kWorkspaceBytes = 0.35e9;  // of the kernels, MLA's the largest
+constexpr double kContextBytes = 0.6e9;  // CUDA context and kernels
+constexpr double kLinkBytes = 0.4e9;     // communicators and exchange buffers
 
 std::int64_t largest(const std::vector<std::int64_t>& values) {
   return *std::max_element(values.begin(), values.end());
@@ -20,14 +18,19 @@ std::int64_t smallest(const std::vector<std::int64_t>& values) {
   return *std::min_element(values.begin(), values.end());
 }
 
-MemoryPlan plan_memory(const PlanRequest& request, const MemoryUse& use, const DeviceSpec& device) {
+// What of a network does not depend on the GPU.
+struct FixedMemory {
+  double workspaces = 0, graphs = 0;
+};
+
+MemoryPlan plan_memory(const PlanRequest& request, const MemoryUse& use, const FixedMemory& fixed,
+                       const DeviceSpec& device) {
   MemoryPlan memory;
   memory.usable = device.memory_gib * 1073741824.0 * request.memory_utilization;
   memory.target_weights = use.target_weights;
   memory.drafter_weights = use.drafter_weights;
-  memory.buffers = use.buffers + kWorkspaceBytes;
-  // A propose and a judge graph for every bucket of rows.
-  memory.graphs = kGraphBytes * static_cast<double>(2 * kNumRowBuckets);
+  memory.buffers = use.buffers + fixed.workspaces;
+  memory.graphs = fixed.graphs;
   memory.runtime = kContextBytes + (request.num_ranks > 1 ? kLinkBytes : 0);
   memory.kv_bytes = memory.usable - memory.taken();
   memory.kv_per_token = use.target_kv_per_token + use.drafter_kv_per_token;
@@ -55,14 +58,28 @@ class Planner {
               .times_source = times_.source(),
               .times_device = std::string(times_.device().title),
               .use = network_.memory()};
+    const FixedMemory fixed = fixed_memory();
     for (const DeviceSpec& device : request_.devices)
-      plan.devices.push_back({.device = device, .memory = plan_memory(request_, plan.use, device)});
+      plan.devices.push_back(
+          {.device = device, .memory = plan_memory(request_, plan.use, fixed, device)});
     for (const std::int64_t context : request_.contexts)
       for (const std::int64_t batch : request_.batches) plan_point(plan, batch, context);
     return plan;
   }
 
  private:
+  // Of the largest round; every captured one has about its launches.
+  FixedMemory fixed_memory() {
+    const CountedRound largest_round =
+        network_.round(largest(request_.batches), largest(request_.contexts), max_budget_, 1, {});
+    FixedMemory fixed{
+        .graphs = kGraphBytesPerLaunch *
+                  static_cast<double>(largest_round.totals().launches * network_.num_graphs())};
+    for (const auto& [family, bytes] : network_.workspaces())
+      fixed.workspaces += static_cast<double>(bytes);
+    return fixed;
+  }
+
   static PaperOptions paper_options(const PlanRequest& request) {
     PaperOptions options;
     options.num_ranks = request.num_ranks;
@@ -83,8 +100,9 @@ class Planner {
           {.fits = device.memory.kv_tokens >= batch * context && device.memory.fits});
     for (const std::int64_t budget : budgets()) {
       const double tokens = tokens_[static_cast<std::size_t>(budget)];
-      const CountedRound cost =
-          network_.round(batch, context, budget, tokens, request_.expert_overlap);
+      const CountedRound cost = network_.round(
+          batch, context, budget, tokens,
+          {.overlap = request_.expert_overlap.at(static_cast<double>(batch * (budget + 1)))});
       double distinct = 0;
       for (const RoundOp& op : cost.ops) distinct = std::max(distinct, op.cost.distinct_experts);
       for (DevicePlan& device : plan.devices) {

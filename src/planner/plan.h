@@ -10,6 +10,7 @@
 #include "engine/engine_config.h"
 #include "io/json.h"
 #include "planner/acceptance.h"
+#include "planner/expert_overlap.h"
 #include "planner/kernel_times.h"
 #include "planner/round_cost.h"
 #include "planner/round_times.h"
@@ -28,7 +29,7 @@ struct PlanRequest {
   std::vector<std::int64_t> contexts = {8192};
   std::int64_t budget = kAutoBudget;
   std::string acceptance = "coding";
-  double expert_overlap = 0;
+  ExpertOverlap expert_overlap;
   DType kv_dtype = DType::kBF16;
   double memory_utilization = 0.92;
   double host_us = -1;  // of a round; negative: from its graph launches and waits

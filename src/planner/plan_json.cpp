@@ -77,16 +77,18 @@ Json plan_as_json(const Plan& plan) {
   const PlanRequest& request = plan.request;
   Json devices = Json::array();
   for (const DevicePlan& device : plan.devices) devices.push_back(device_json(device));
-  return Json::object({{"schema", "coppice-plan-1"},
-                       {"model", request.model},
-                       {"tensor_parallel_size", request.num_ranks},
-                       {"drafter", request.drafter},
-                       {"acceptance", Json::object({{"name", plan.acceptance.name},
-                                                    {"source", plan.acceptance.source}})},
-                       {"expert_overlap", request.expert_overlap},
-                       {"kernel_times", plan.times_source},
-                       {"measured_on", plan.times_device},
-                       {"devices", std::move(devices)}});
+  return Json::object(
+      {{"schema", "coppice-plan-1"},
+       {"model", request.model},
+       {"tensor_parallel_size", request.num_ranks},
+       {"drafter", request.drafter},
+       {"acceptance",
+        Json::object({{"name", plan.acceptance.name}, {"source", plan.acceptance.source}})},
+       {"expert_overlap",
+        request.expert_overlap.is_none() ? Json("none") : Json(request.expert_overlap.source())},
+       {"kernel_times", plan.times_source},
+       {"measured_on", plan.times_device},
+       {"devices", std::move(devices)}});
 }
 
 }  // namespace coppice

@@ -117,10 +117,13 @@ std::string plan_as_text(const Plan& plan) {
     out += "Drafter: " + request.drafter + ". Acceptance: " + plan.acceptance.name + " (" +
            plan.acceptance.source + ").\n";
   if (request.target.n_routed_experts > 0)
-    out += request.expert_overlap > 0
-               ? print("Routing: %.2f of the uniform growth past one row does not happen.\n",
-                       request.expert_overlap)
-               : std::string("Routing: rows choose independently (--expert-overlap).\n");
+    out += request.expert_overlap.is_none()
+               ? std::string("Routing: rows choose independently (--expert-overlap).\n")
+               : print(
+                     "Routing: %.2f of the uniform growth past one row does not happen at 8 rows, "
+                     "%.2f at 64 (%s).\n",
+                     request.expert_overlap.at(8), request.expert_overlap.at(64),
+                     request.expert_overlap.source().c_str());
   out += "\n" + memory_text(plan) + speed_text(plan);
   for (const DevicePlan& device : plan.devices)
     if (device.memory.fits)

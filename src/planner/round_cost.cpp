@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/graph_capture.h"
 #include "engine/model_runner.h"
 #include "engine/row_buckets.h"
 #include "model/build_model.h"
@@ -36,7 +37,8 @@ class PartTracker {
  private:
   Part part_of_verify(const OpCost& cost) const {
     const std::string_view op = cost.op;
-    if (op == "moe_route") return Part::kExperts;
+    if (cost.in_moe_block || op == "moe_route") return Part::kExperts;
+    if (cost.in_mla_queries) return Part::kDense;
     if (op == "silu_mul") return Part::kDense;
     if (op == "plan_mla_attention" || op.ends_with("rope_and_write_kv")) return Part::kAttention;
     switch (cost.kind) {
@@ -114,15 +116,21 @@ NetworkOnPaper::NetworkOnPaper(const ModelConfig& target,
   ModelConfig config = target;
   head_rows_ = divide_up(target.vocab_size, options.num_ranks);
   config.vocab_size = head_rows_ * options.num_ranks;
-  auto owned = std::make_unique<CostBackend>(
-      CostBackend::Options{.kv_dtype = options.kv_dtype, .num_ranks = options.num_ranks});
+  auto owned =
+      std::make_unique<CostBackend>(CostBackend::Options{.kv_dtype = options.kv_dtype,
+                                                         .num_ranks = options.num_ranks,
+                                                         .fuses_blocks = options.fuses_blocks});
   backend_ = owned.get();
 
-  EngineConfig engine;
+  EngineConfig& engine = engine_;
   engine.max_num_seqs = options.max_batch;
   engine.max_num_batched_tokens = options.prefill_rows;
-  engine.max_verify_rows = bucket_at_least(options.max_batch * (options.max_budget + 1));
-  engine.num_kv_blocks = options.max_batch * (divide_up(options.max_model_len, kBlockSize) + 4);
+  const std::int64_t most_rows = options.max_batch * (options.max_budget + 1);
+  engine.max_verify_rows = options.pads_rows ? bucket_at_least(most_rows) : most_rows;
+  engine.num_kv_blocks =
+      options.num_kv_blocks > 0
+          ? options.num_kv_blocks
+          : options.max_batch * (divide_up(options.max_model_len, kBlockSize) + 4);
   engine.speculative.method = drafter ? SpeculativeMethod::kDdtree : SpeculativeMethod::kNone;
   engine.speculative.max_ddtree_budget = std::max<std::int64_t>(options.max_budget, 1);
 
@@ -142,6 +150,7 @@ NetworkOnPaper::NetworkOnPaper(const ModelConfig& target,
   parts.model = build_model(*backend_, config, source, model, {});
   const double rows_of_embedding = static_cast<double>(config.vocab_size * config.hidden_size) * 2;
   memory_.target_weights = static_cast<double>(backend_->weight_bytes()) + rows_of_embedding;
+  memory_.reserved_target = static_cast<double>(backend_->reserved_bytes());
   memory_.target_kv_per_token =
       static_cast<double>(bytes_per_block(parts.model->kv_layout(), options.kv_dtype)) / kBlockSize;
   if (drafter) {
@@ -155,6 +164,8 @@ NetworkOnPaper::NetworkOnPaper(const ModelConfig& target,
                           load_dflash_weights(*backend_, source, draft_config, model.parallel, {}),
                           *parts.model, model);
     memory_.drafter_weights = static_cast<double>(backend_->weight_bytes()) - before;
+    memory_.reserved_drafter =
+        static_cast<double>(backend_->reserved_bytes()) - memory_.reserved_target;
     memory_.drafter_kv_per_token =
         static_cast<double>(bytes_per_block(parts.drafter_model->kv_layout(), options.kv_dtype)) /
         kBlockSize;
@@ -163,8 +174,18 @@ NetworkOnPaper::NetworkOnPaper(const ModelConfig& target,
   runner_ = std::make_unique<ModelRunner>(engine, std::move(parts), options.max_model_len);
   const double cache = (memory_.target_kv_per_token + memory_.drafter_kv_per_token) *
                        static_cast<double>(engine.num_kv_blocks * kBlockSize);
+  memory_.reserved_round = static_cast<double>(backend_->reserved_bytes()) -
+                           memory_.reserved_target - memory_.reserved_drafter;
   memory_.buffers = static_cast<double>(backend_->allocated_bytes()) - memory_.target_weights -
                     memory_.drafter_weights - cache;
+}
+
+const std::map<std::string, std::int64_t>& NetworkOnPaper::workspaces() const {
+  return backend_->workspaces();
+}
+
+std::int64_t NetworkOnPaper::num_graphs() const {
+  return std::ssize(shapes_to_capture(*runner_, engine_, false));
 }
 
 NetworkOnPaper::~NetworkOnPaper() = default;
@@ -172,7 +193,7 @@ NetworkOnPaper::NetworkOnPaper(NetworkOnPaper&&) noexcept = default;
 
 CountedRound NetworkOnPaper::round(std::int64_t batch, std::int64_t context_len,
                                    std::int64_t budget, double tokens_per_round,
-                                   double expert_overlap) {
+                                   const Routing& routing) {
   COPPICE_CHECK(batch >= 1 && batch <= options_.max_batch, batch);
   COPPICE_CHECK(budget >= 0 && budget <= options_.max_budget, budget);
   COPPICE_CHECK(budget == 0 || has_drafter_, "a tree needs a drafter");
@@ -181,11 +202,13 @@ CountedRound NetworkOnPaper::round(std::int64_t batch, std::int64_t context_len,
                           .context_len = context_len,
                           .verify_rows = rows,
                           .tokens_per_round = tokens_per_round,
-                          .expert_overlap = expert_overlap});
+                          .expert_overlap = routing.overlap,
+                          .expert_loads = routing.loads});
   backend_->reset_ops();
   RoundBudgets budgets;
   budgets.drafting = budget > 0;
-  budgets.max_rows = std::min(bucket_at_least(rows), runner_->max_verify_rows());
+  budgets.max_rows =
+      options_.pads_rows ? std::min(bucket_at_least(rows), runner_->max_verify_rows()) : rows;
   budgets.budgets.assign(static_cast<std::size_t>(batch), static_cast<std::int32_t>(budget));
   budgets.min_scores.assign(static_cast<std::size_t>(batch), 0);
   const BudgetController controller({}, 1, 1);

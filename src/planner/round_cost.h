@@ -2,11 +2,14 @@
 // for one tensor-parallel rank.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "backend/cost/cost_backend.h"
+#include "engine/engine_config.h"
 #include "model/model_config.h"
 
 namespace coppice {
@@ -14,8 +17,8 @@ namespace coppice {
 class ModelRunner;
 
 // The verbs of a round (engine/decode_round.h), verify by what it spends its time on, as in
-// docs/bench.md: attention has its plan, rotation and cache write; experts the routing; dense the
-// activations between projections.
+// docs/bench.md: attention has its plan, rotation and cache write; experts the routing, the router
+// and the shared expert; dense the other projections and the activations between them.
 enum class Part : std::uint8_t {
   kDraft,
   kTreeBuild,
@@ -58,6 +61,15 @@ struct PaperOptions {
   std::int64_t max_budget = 64;  // nodes of a tree without its root
   std::int64_t max_model_len = 8192;
   std::int64_t prefill_rows = 512;  // max_num_batched_tokens
+  std::int64_t num_kv_blocks = 0;   // 0: for max_batch sequences of max_model_len
+  bool pads_rows = true;            // steps have a bucket's rows; a benchmark's have their own
+  bool fuses_blocks = true;         // false: router and shared expert count as dense
+};
+
+// How the rows of a verify step choose experts.
+struct Routing {
+  double overlap = 0;         // see distinct_experts (backend/cost/op_cost.h)
+  std::vector<double> loads;  // counted (expert_loads, there): then without `overlap`
 };
 
 // Bytes of one rank.
@@ -65,7 +77,15 @@ struct MemoryUse {
   double target_weights = 0, drafter_weights = 0;
   double target_kv_per_token = 0, drafter_kv_per_token = 0;
   double buffers = 0;  // activations, logits, round buffers, rope tables
+  // What the driver takes: weights with their activations and tables, and caches with the buffers
+  // of rounds.
+  double reserved_target = 0, reserved_drafter = 0, reserved_round = 0;
+
+  double reserved() const { return reserved_target + reserved_drafter + reserved_round; }
 };
+
+// Device memory of a captured round by its launches, measured (graph_bytes in docs/bench.md).
+inline constexpr double kGraphBytesPerLaunch = 3600;
 
 class NetworkOnPaper {
  public:
@@ -81,16 +101,22 @@ class NetworkOnPaper {
   bool has_drafter() const { return has_drafter_; }
   std::int64_t block_size() const { return block_size_; }  // of the drafter; 0: none
 
+  // The largest that ops of the rounds so far asked for, by kernel family.
+  const std::map<std::string, std::int64_t>& workspaces() const;
+  // Rounds that an engine captures at its start.
+  std::int64_t num_graphs() const;
+
   // One round of `batch` sequences with trees of `budget` nodes each; 0: plain decoding.
   CountedRound round(std::int64_t batch, std::int64_t context_len, std::int64_t budget,
-                     double tokens_per_round, double expert_overlap);
+                     double tokens_per_round, const Routing& routing);
   // One forward pass of `rows` rows, a sequence each, and its choices: a plain decode step.
-  CountedRound step(std::int64_t rows, std::int64_t context_len, double expert_overlap) {
-    return round(rows, context_len, 0, 1, expert_overlap);
+  CountedRound step(std::int64_t rows, std::int64_t context_len, const Routing& routing) {
+    return round(rows, context_len, 0, 1, routing);
   }
 
  private:
   PaperOptions options_;
+  EngineConfig engine_;
   bool has_drafter_ = false;
   std::int64_t block_size_ = 0, head_rows_ = 0;  // of this rank's lm_head
   MemoryUse memory_;

@@ -11,34 +11,51 @@ namespace {
 
 constexpr const char* kRoundSchema = "coppice-bench-round-1";
 
-std::map<Part, double> read_parts(const JsonField& round) {
-  std::map<Part, double> us;
-  const auto add = [&](const char* group, const char* name, Part part) {
-    const auto fields = round.find(group);
-    if (!fields) return;
-    if (const auto field = fields->find(name)) us[part] = field->as<double>();
-  };
-  add("stages", "draft", Part::kDraft);
-  add("stages", "tree_build", Part::kTreeBuild);
-  add("stages", "compile", Part::kTreeCompile);
-  add("stages", "commit", Part::kCommit);
-  add("verify", "attention", Part::kAttention);
-  add("verify", "experts", Part::kExperts);
-  add("verify", "dense", Part::kDense);
-  add("verify", "lm_head", Part::kLmHead);
-  add("verify", "norms", Part::kNorms);
-  add("verify", "sampling", Part::kSample);
-  return us;
+struct StageName {
+  const char *group, *name;
+  Part part;
+};
+constexpr StageName kStages[] = {
+    {"stages", "draft", Part::kDraft},         {"stages", "tree_build", Part::kTreeBuild},
+    {"stages", "compile", Part::kTreeCompile}, {"stages", "commit", Part::kCommit},
+    {"verify", "attention", Part::kAttention}, {"verify", "experts", Part::kExperts},
+    {"verify", "dense", Part::kDense},         {"verify", "lm_head", Part::kLmHead},
+    {"verify", "norms", Part::kNorms},         {"verify", "sampling", Part::kSample}};
+
+std::vector<double> numbers(const JsonField& field, const char* key) {
+  std::vector<double> values;
+  if (const auto array = field.find(key))
+    for (const JsonField& value : array->elements()) values.push_back(value.as<double>());
+  return values;
 }
 
 MeasuredRound read_round(const JsonField& field) {
-  return {.batch = field.get<std::int64_t>("batch"),
-          .rows = field.get<std::int64_t>("rows"),
-          .context = field.get<std::int64_t>("context"),
-          .drafting = field.get<bool>("drafting"),
-          .distinct_experts = field.get<double>("distinct_experts", 0.0),
-          .us = read_parts(field),
-          .total_us = field.get<double>("total_us")};
+  MeasuredRound round{.batch = field.get<std::int64_t>("batch"),
+                      .rows = field.get<std::int64_t>("rows"),
+                      .context = field.get<std::int64_t>("context"),
+                      .drafting = field.get<bool>("drafting"),
+                      .distinct_experts = field.get<double>("distinct_experts", 0.0),
+                      .expert_loads = numbers(field, "expert_loads"),
+                      .expert_loads_alone = numbers(field, "expert_loads_alone"),
+                      .us = {},
+                      .total_us = field.get<double>("total_us"),
+                      .total_us_min = field.get<double>("total_us_min", 0.0),
+                      .total_us_max = field.get<double>("total_us_max", 0.0),
+                      .spread = {},
+                      .buffers_bytes = field.get<double>("cache_and_buffers_bytes", 0.0),
+                      .workspace_bytes = field.get<double>("workspace_bytes", 0.0),
+                      .graph_bytes = field.get<double>("graph_bytes", 0.0)};
+  const auto spread = field.find("spread");
+  for (const StageName& stage : kStages) {
+    const auto group = field.find(stage.group);
+    const auto us = group ? group->find(stage.name) : std::nullopt;
+    if (us) round.us[stage.part] = us->as<double>();
+    const auto range = spread ? spread->find(stage.name) : std::nullopt;
+    if (!range) continue;
+    const std::vector<JsonField> ends = range->elements();
+    round.spread[stage.part] = {ends.at(0).as<double>(), ends.at(1).as<double>()};
+  }
+  return round;
 }
 
 ModelConfig read_target(const JsonField& model) {
@@ -50,6 +67,15 @@ ModelConfig read_target(const JsonField& model) {
   config.moe_intermediate_size = model.get<std::int64_t>("moe_intermediate_size");
   config.num_experts_per_tok = model.get<std::int64_t>("num_experts_per_tok");
   config.vocab_size = model.get<std::int64_t>("vocab_size");
+  const auto width = [&](const char* key, std::int64_t& value) {
+    value = model.get<std::int64_t>(key, value);
+  };
+  width("intermediate_size", config.intermediate_size);
+  width("q_lora_rank", config.q_lora_rank);
+  width("kv_lora_rank", config.kv_lora_rank);
+  width("qk_nope_head_dim", config.qk_nope_head_dim);
+  width("qk_rope_head_dim", config.qk_rope_head_dim);
+  width("v_head_dim", config.v_head_dim);
   return config;
 }
 
@@ -59,7 +85,9 @@ std::optional<DflashConfig> read_drafter(const JsonField& model, const ModelConf
   DflashConfig drafter = kimi_k2_dflash_config(target);
   ModelConfig& network = drafter.network;
   network.num_hidden_layers = field->get<std::int64_t>("layers");
-  network.intermediate_size /= model.get<std::int64_t>("tp");
+  network.intermediate_size = field->get<std::int64_t>(
+      "intermediate_size", network.intermediate_size / model.get<std::int64_t>("tp"));
+  network.head_dim = field->get<std::int64_t>("head_dim", network.head_dim);
   network.num_attention_heads = field->get<std::int64_t>("num_heads");
   network.num_key_value_heads = field->get<std::int64_t>("num_kv_heads");
   drafter.block_size = field->get<std::int64_t>("block_size");
@@ -82,6 +110,7 @@ RoundFile read_round_file(const std::string& path) {
   if (root.get<std::string>("schema") != kRoundSchema)
     root.at("schema").fail(std::string("is not ") + kRoundSchema + " (coppice bench round --json)");
   RoundFile file{.device = measured_device(root), .target = read_target(root.at("model"))};
+  file.has_moe_block = root.at("model").get<bool>("moe_block", false);
   file.drafter = read_drafter(root.at("model"), file.target);
   for (const JsonField& round : root.at("rounds").elements())
     if (round.get<std::string>("mode", "graph") == "graph")
@@ -89,8 +118,8 @@ RoundFile read_round_file(const std::string& path) {
   const JsonField memory = root.at("memory");
   file.weights_bytes = memory.get<double>("weights_bytes");
   file.drafter_bytes = memory.get<double>("drafter_bytes", 0.0);
-  file.kv_bytes = memory.get<double>("kv_bytes", 0.0);
-  file.total_bytes = memory.get<double>("total_bytes", 0.0);
+  for (const JsonField& round : root.at("rounds").elements())
+    file.runs = std::max(file.runs, round.get<std::int64_t>("runs", 1));
   file.commit = root.get<std::string>("commit", "");
   file.date = root.get<std::string>("date", "");
   return file;
@@ -98,6 +127,9 @@ RoundFile read_round_file(const std::string& path) {
 
 NetworkOnPaper network_of(const RoundFile& file) {
   PaperOptions options;
+  options.pads_rows = false;
+  options.fuses_blocks = file.has_moe_block;
+  options.prefill_rows = 1;
   options.max_batch = 1;
   options.max_budget = file.drafter ? 1 : 0;
   options.max_model_len = 1024;

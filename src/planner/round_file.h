@@ -14,7 +14,9 @@ struct RoundFile {
   ModelConfig target;  // the widths of the rank that was measured, as a network of one rank
   std::optional<DflashConfig> drafter;
   std::vector<MeasuredRound> rounds;  // captured ones only
-  double weights_bytes = 0, drafter_bytes = 0, kv_bytes = 0, total_bytes = 0;
+  double weights_bytes = 0, drafter_bytes = 0;
+  std::int64_t runs = 1;
+  bool has_moe_block = false;  // router and shared expert were timed as part of the experts
   std::string commit, date;
 };
 

@@ -1,6 +1,8 @@
 #include "planner/round_times.h"
 
 #include <algorithm>
+#include <memory>
+#include <vector>
 
 namespace coppice {
 namespace {
@@ -15,6 +17,11 @@ CostFeatures features_of_part(const CountedRound& cost, Part part, const DeviceS
   for (const RoundOp& op : cost.ops)
     if (op.part == part) features += features_of(op.cost, device);
   return features;
+}
+
+DeviceSpec at_rate(DeviceSpec device, double rate) {
+  device.read_tb_s *= rate;
+  return device;
 }
 
 // Where a round lies on the fitted curves: rows of its verify step and positions in its caches.
@@ -64,43 +71,65 @@ double measured_overlap(const MeasuredRound& round, const ModelConfig& config) {
   return std::clamp(1 - (round.distinct_experts - k) / (uniform - k), 0.0, 1.0);
 }
 
-CountedRound count_round(const MeasuredRound& measured, NetworkOnPaper& network, double overlap) {
+Routing measured_routing(const MeasuredRound& round, const ModelConfig& config, bool alone) {
+  return {.overlap = measured_overlap(round, config),
+          .loads = alone ? round.expert_loads_alone : round.expert_loads};
+}
+
+CountedRound count_round(const MeasuredRound& measured, NetworkOnPaper& network,
+                         const Routing& routing) {
   const std::int64_t budget = measured.rows / measured.batch - 1;
-  CountedRound cost =
-      network.round(measured.batch, measured.context, measured.drafting ? budget : 0, 1, overlap);
-  if (measured.drafting || !network.has_drafter()) return cost;
-  const CountedRound drafting = network.round(measured.batch, measured.context, 1, 1, overlap);
-  std::erase_if(cost.ops, [](const RoundOp& op) { return op.part == Part::kCommit; });
-  for (const RoundOp& op : drafting.ops)
-    if (op.part == Part::kCommit) cost.ops.push_back(op);
-  return cost;
+  return network.round(measured.batch, measured.context, measured.drafting ? budget : 0, 1,
+                       routing);
 }
 
 void RoundTimes::calibrate(const std::vector<MeasuredRound>& rounds, NetworkOnPaper& network,
                            const ModelConfig& config, const DeviceSpec& device,
                            const std::string& source) {
-  std::map<Part, std::vector<CostPoint>> points;
+  struct Timed {
+    std::shared_ptr<const CountedRound> cost;
+    double us;
+  };
+  std::map<FitKey, std::vector<Timed>> timed;
   for (const MeasuredRound& measured : rounds) {
-    const CountedRound cost = count_round(measured, network, measured_overlap(measured, config));
+    const auto cost = std::make_shared<const CountedRound>(
+        count_round(measured, network, measured_routing(measured, config, true)));
     for (const auto& [part, us] : measured.us)
-      if (us > 0) points[part].push_back({.at = features_at(cost, part, device), .us = us});
+      if (us > 0) timed[key_of(part, measured.drafting)].push_back({cost, us});
   }
-  // Parts timed alone do not add up to the round: launches overlap, or parts lose their caches.
+  sums_.clear();
+  fits_.clear();
+  device_ = device;
+  source_ = source;
+  for (const auto& entry : timed) {
+    const auto fit_at = [&](double rate) {
+      std::vector<CostPoint> points;
+      for (const Timed& point : entry.second)
+        points.push_back({.at = features_at(*point.cost, entry.first.first, at_rate(device, rate)),
+                          .us = point.us});
+      return CostFit(points);
+    };
+    // Arithmetic hides behind the bytes as they arrive, so that rate is found first.
+    constexpr double kLowest = 0.7;  // below it something else is slow
+    const double rate = std::max(1 / fit_at(1).stream(), kLowest);
+    fits_.emplace(entry.first, PartFit{.fit = fit_at(rate), .rate = rate});
+  }
+  compare_sums(rounds, network, config);
+}
+
+// Parts timed alone do not add up to the round: launches overlap, or parts lose their caches.
+void RoundTimes::compare_sums(const std::vector<MeasuredRound>& rounds, NetworkOnPaper& network,
+                              const ModelConfig& config) {
   std::map<double, std::pair<double, double>> ratios;
   for (const MeasuredRound& measured : rounds) {
-    double sum = 0;
-    for (const auto& [part, us] : measured.us) sum += us;
-    if (sum <= 0 || measured.total_us <= 0) continue;
+    if (measured.us.empty() || measured.total_us <= 0) continue;
+    const Routing routing = measured_routing(measured, config, false);
+    const double sum = time(count_round(measured, network, routing), device_, 1, 0).total().us();
     auto& [ratio, count] = ratios[static_cast<double>(measured.rows)];
     ratio += measured.total_us / sum;
     count += 1;
   }
-  sums_.clear();
   for (const auto& [rows, mean] : ratios) sums_.emplace(rows, mean.first / mean.second);
-  fits_.clear();
-  for (const auto& [part, list] : points) fits_.emplace(part, list);
-  device_ = device;
-  source_ = source;
 }
 
 double RoundTimes::round_over_parts(std::int64_t rows) const {
@@ -110,12 +139,21 @@ double RoundTimes::round_over_parts(std::int64_t rows) const {
 RoundTime RoundTimes::time(const CountedRound& cost, const DeviceSpec& device,
                            std::int64_t num_ranks, double host_us) const {
   RoundTime time;
+  const bool drafting =
+      std::ranges::any_of(cost.ops, [](const RoundOp& op) { return op.part == Part::kDraft; });
+  const auto fit_of = [&](Part part) {
+    const auto found = fits_.find(key_of(part, drafting));
+    return found == fits_.end() ? nullptr : &found->second;
+  };
   for (const RoundOp& op : cost.ops)
-    if (!fits_.contains(op.part)) time[op.part] += kernels_.time(op.cost, device, num_ranks);
-  for (const auto& [part, fit] : fits_) {
-    const CostFeatures features = features_at(cost, part, device);
+    if (fit_of(op.part) == nullptr) time[op.part] += kernels_.time(op.cost, device, num_ranks);
+  for (std::size_t i = 0; i < kNumParts; ++i) {
+    const auto part = static_cast<Part>(i);
+    const PartFit* const fit = fit_of(part);
+    if (fit == nullptr) continue;
+    const CostFeatures features = features_at(cost, part, at_rate(device, fit->rate));
     if (features.launches == 0) continue;
-    const CostFit::Parts parts = fit.predict(features, device.launch_us / device_.launch_us);
+    const CostFit::Parts parts = fit->fit.predict(features, device.launch_us / device_.launch_us);
     time[part] = {
         .fixed_us = parts.fixed_us, .memory_us = parts.memory_us, .math_us = parts.math_us};
   }

@@ -24,17 +24,27 @@ struct MeasuredRound {
   std::int64_t batch = 0, rows = 0, context = 0;
   bool drafting = false;
   double distinct_experts = 0;  // a layer; 0: not counted
+  // Loads (expert_loads, backend/cost/op_cost.h) of the round, and of its experts timed alone;
+  // empty: not counted.
+  std::vector<double> expert_loads, expert_loads_alone;
   std::map<Part, double> us;
-  double total_us = 0;  // without the host
+  double total_us = 0;                        // without the host
+  double total_us_min = 0, total_us_max = 0;  // over the runs
+  std::map<Part, std::pair<double, double>> spread;
+  // Device memory that this point took.
+  double buffers_bytes = 0, workspace_bytes = 0, graph_bytes = 0;
 };
 
 // The overlap (distinct_experts, backend/cost/op_cost.h) that explains a measured count; 0 without
 // one.
 double measured_overlap(const MeasuredRound& round, const ModelConfig& config);
 
-// The measured round on paper. The benchmark takes the drafter's context in after every round, the
-// engine after a plain one only when it drafts again.
-CountedRound count_round(const MeasuredRound& measured, NetworkOnPaper& network, double overlap);
+// What the router did in a measured round; with `alone`, while the experts were timed alone.
+Routing measured_routing(const MeasuredRound& round, const ModelConfig& config, bool alone);
+
+// The measured round on paper.
+CountedRound count_round(const MeasuredRound& measured, NetworkOnPaper& network,
+                         const Routing& routing);
 
 // Op by op from kernels, or part by part where whole rounds were measured.
 class RoundTimes {
@@ -57,10 +67,26 @@ class RoundTimes {
   const DeviceSpec& device() const { return kernels_.device(); }
 
  private:
+  void compare_sums(const std::vector<MeasuredRound>& rounds, NetworkOnPaper& network,
+                    const ModelConfig& config);
+
   KernelTimes kernels_;
   std::string source_;
   DeviceSpec device_;  // of the calibration
-  std::map<Part, CostFit> fits_;
+  // Rounds that draft and those that do not differ in these by their kernels.
+  using FitKey = std::pair<Part, bool>;
+  static FitKey key_of(Part part, bool drafting) {
+    const bool differs =
+        part == Part::kTreeBuild || part == Part::kTreeCompile || part == Part::kCommit;
+    return {part, differs && drafting};
+  }
+  // `rate`: what the part reaches of the read rate; its features are those of a device that reads
+  // so.
+  struct PartFit {
+    CostFit fit;
+    double rate = 1;
+  };
+  std::map<FitKey, PartFit> fits_;
   std::map<double, double> sums_;  // by rows
 };
 

@@ -42,6 +42,13 @@ TEST(RoundBenchTest, EveryPartIsTimed) {
   EXPECT_GE(distinct(0), 4);
   EXPECT_GT(distinct(1), distinct(0));
   EXPECT_LE(distinct(1), 32);
+  // Eight rows: no expert has more.
+  for (const char* loads : {"expert_loads", "expert_loads_alone"}) {
+    const Json& bins = *rounds.as_array()[1].find(loads);
+    ASSERT_EQ(bins.size(), 1u) << loads;
+    EXPECT_GE(bins.as_array()[0].as_double(), 4) << loads;
+    EXPECT_LE(bins.as_array()[0].as_double(), 32) << loads;
+  }
 }
 
 TEST(RoundBenchTest, AllRanksTimeWhatPassesBetweenThem) {
@@ -68,6 +75,20 @@ TEST(RoundBenchTest, AllRanksTimeWhatPassesBetweenThem) {
     EXPECT_GT(round.find("verify")->find("ranks")->as_double(), 0);
     EXPECT_TRUE(round.find("drafting")->as_bool());
   }
+}
+
+TEST(RoundBenchTest, RunsAreInterleavedAndTheirSpreadIsKept) {
+  const Json report =
+      run({.num_layers = 2, .contexts = {64}, .rows = {1, 3}, .repeats = 1, .runs = 2});
+  const Json& rounds = *report.find("rounds");
+  ASSERT_EQ(rounds.size(), 2u);
+  for (const Json& round : rounds.as_array()) {
+    EXPECT_EQ(round.find("runs")->as_int(), 2);
+    EXPECT_LE(round.find("total_us_min")->as_double(), round.find("total_us")->as_double());
+    EXPECT_GE(round.find("total_us_max")->as_double(), round.find("total_us")->as_double());
+    EXPECT_EQ(round.find("spread")->find("experts")->size(), 2u);
+  }
+  EXPECT_EQ(rounds.as_array()[0].find("rows")->as_int(), 1);  // in the order asked for
 }
 
 TEST(RoundBenchTest, RowsMustSpreadOverTheBatch) {

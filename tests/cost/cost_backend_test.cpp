@@ -22,6 +22,36 @@ TEST(DistinctExpertsTest, UniformFormulaAndOverlap) {
   EXPECT_NEAR(distinct_experts(384, 8, 8, 0.5), 8 + (59.46 - 8) / 2, 0.05);
 }
 
+TEST(ExpertLoadsTest, BinsOfEightRowsAddUpToTheDistinctExpertsAndToAllChoices) {
+  const std::vector<double> few = expert_loads(384, 8, 8, 0);
+  ASSERT_EQ(few.size(), 1u);
+  EXPECT_NEAR(few[0], distinct_experts(384, 8, 8, 0), 1e-6);
+  // 1024 rows: 21.3 an expert. The mean of Binomial(1024, 1/48) in bins lies within one of them.
+  const std::vector<double> many = expert_loads(384, 8, 1024, 0);
+  double experts = 0, highest = 0, lowest = 0;
+  for (std::size_t i = 0; i < many.size(); ++i) {
+    experts += many[i];
+    lowest += many[i] * (8.0 * static_cast<double>(i) + 1);
+    highest += many[i] * (8.0 * static_cast<double>(i) + 8);
+  }
+  EXPECT_NEAR(experts, 384, 1e-3);
+  EXPECT_LT(lowest, 8 * 1024);
+  EXPECT_GT(highest, 8 * 1024);
+  EXPECT_GT(many[2], many[0]);
+}
+
+TEST(ExpertLoadsTest, RowsThatChooseAlikeFillFewerExperts) {
+  const std::vector<double> loads = expert_loads(384, 8, 64, 0.5);
+  double experts = 0;
+  for (const double count : loads) experts += count;
+  EXPECT_NEAR(experts, distinct_experts(384, 8, 64, 0.5), 1e-3);
+  EXPECT_LT(loads[0], expert_loads(384, 8, 64, 0)[0]);
+  // All alike: eight experts with all rows.
+  const std::vector<double> same = expert_loads(384, 8, 64, 1);
+  EXPECT_NEAR(same.back(), 8, 1e-6);
+  EXPECT_EQ(same.size(), 8u);
+}
+
 class CostBackendTest : public ::testing::Test {
  protected:
   CostBackend backend_;
@@ -46,6 +76,17 @@ TEST_F(CostBackendTest, MemoryHasSizesAndDistinctAddresses) {
     EXPECT_EQ(backend_.allocated_bytes(), 1024 + (std::int64_t{1} << 40));
   }
   EXPECT_EQ(backend_.allocated_bytes(), 1000 + (std::int64_t{1} << 40));
+}
+
+TEST_F(CostBackendTest, MemoryIsReservedInThePiecesOfTheDriver) {
+  constexpr std::int64_t kMegabyte = 1 << 20;
+  const Buffer small = backend_.allocate(1000);
+  EXPECT_EQ(backend_.reserved_bytes(), 1024);
+  {
+    const Buffer large = backend_.allocate(3 * kMegabyte);
+    EXPECT_EQ(backend_.reserved_bytes(), 1024 + 4 * kMegabyte);
+  }
+  EXPECT_EQ(backend_.reserved_bytes(), 1024);
 }
 
 TEST_F(CostBackendTest, AProductReadsItsWeightOnce) {
@@ -83,8 +124,29 @@ TEST_F(CostBackendTest, ExpertsStayAsStoredAndPaddedRowsChooseNone) {
   compile.row_offsets = tensor(DType::kI32, {2});
   compile.context_len = tensor(DType::kI32, {1});
   compile.token_ids = tensor(DType::kI32, {8});
+  compile.path = tensor(DType::kI32, {8, 2});
   backend_.compile_tree(compile);
   EXPECT_NEAR(run().weight_bytes, distinct_experts(384, 8, 5, 0) * expert_bytes, 1);
+}
+
+TEST_F(CostBackendTest, UnitsConvertTheWeightsOfAnExpertAgain) {
+  const HostMatrix up{.format = WeightFormat::kInt4Group32, .rows = 256, .cols = 7168};
+  const HostMatrix down{.format = WeightFormat::kInt4Group32, .rows = 7168, .cols = 256};
+  const std::vector<ExpertSource> sources(384, {.gate = up, .up = up, .down = down});
+  const ExpertWeights experts = backend_.load_experts(sources);
+  // Ten experts with up to eight rows, four with up to 24: at 256 rows a unit holds 16.
+  backend_.set_scenario({.batch = 1, .verify_rows = 256, .expert_loads = {10, 0, 4}});
+  backend_.moe_experts({.x = tensor(DType::kBF16, {256, 7168}),
+                        .topk_ids = tensor(DType::kI32, {256, 8}),
+                        .topk_weights = tensor(DType::kF32, {256, 8}),
+                        .experts = &experts,
+                        .out = tensor(DType::kBF16, {256, 7168})});
+  const OpCost& cost = backend_.ops().back();
+  const double weights = 3.0 * 256 * 7168;
+  EXPECT_EQ(cost.distinct_experts, 14);
+  EXPECT_EQ(cost.packed_weights, 14 * weights);
+  EXPECT_EQ(cost.unit_weights, (10 + 4 * 2) * weights);
+  EXPECT_EQ(cost.column_weights, (10 + 4 * 3) * weights);
 }
 
 TEST_F(CostBackendTest, AModelOfAnySizeFitsAndAShardIsAnEqualPart) {

@@ -5,8 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <string>
+#include <vector>
 
 #include "base/error.h"
 
@@ -15,14 +18,14 @@ namespace {
 
 const Judgement& measured() {
   static const Judgement judgement =
-      judge(COPPICE_SOURCE_DIR "/docs/results/data/2026-11-29-h200-rounds-tp8.json");
+      judge(COPPICE_SOURCE_DIR "/docs/results/data/2026-11-30-h200-planner-tp8.json");
   return judgement;
 }
 
-// Four whole layers (TP1), measured at 4k and 32k: only the latter calibrates.
+// Four whole layers (TP1).
 const Judgement& whole_layers() {
   static const Judgement judgement =
-      judge(COPPICE_SOURCE_DIR "/docs/results/data/2026-11-29-h200-rounds-tp1.json");
+      judge(COPPICE_SOURCE_DIR "/docs/results/data/2026-11-30-h200-planner-tp1.json");
   return judgement;
 }
 
@@ -37,23 +40,44 @@ TEST(JudgeTest, TotalsOfTheJudgedRoundsAreWithinFivePercent) {
   EXPECT_EQ(measured().rounds.size(), 21u);
 }
 
-// Experts are most of a step from eight rows on.
-TEST(JudgeTest, ExpertsAreWithinTenPercent) {
-  for (const JudgedRound& round : measured().rounds)
-    EXPECT_LT(std::abs(round.error(Part::kExperts)), 0.1)
-        << round.measured.rows << " rows, context " << round.measured.context;
+// Stages of judged rounds that are off by ten per cent or more.
+std::vector<std::string> beyond_ten_percent(const Judgement& judgement) {
+  std::vector<std::string> beyond;
+  for (const JudgedRound& round : judgement.rounds)
+    for (const auto& [part, us] : round.measured.us)
+      if (!round.is_calibration && us > 0 && std::abs(round.error(part)) >= 0.1)
+        beyond.push_back(std::string(name_of(part)) + ", " + std::to_string(round.measured.rows) +
+                         " rows at " + std::to_string(round.measured.context));
+  return beyond;
+}
+
+// All but what docs/results/planner-h200.md names.
+TEST(JudgeTest, StagesAreWithinTenPercent) {
+  EXPECT_EQ(beyond_ten_percent(measured()),
+            (std::vector<std::string>{"attention, 8 rows at 8192"}));
+  // Norms do not depend on the context: the same work took 53.0, 45.2 and 48.6 us.
+  EXPECT_EQ(beyond_ten_percent(whole_layers()),
+            (std::vector<std::string>{"norms, 256 rows at 1024"}));
 }
 
 TEST(JudgeTest, WholeLayersAreWithinFivePercent) {
-  EXPECT_EQ(whole_layers().rounds.size(), 8u);
+  EXPECT_EQ(whole_layers().rounds.size(), 21u);
   for (const JudgedRound& round : whole_layers().rounds)
     EXPECT_LT(std::abs(round.total_error()), 0.05)
         << round.measured.rows << " rows, context " << round.measured.context;
 }
 
-TEST(JudgeTest, WeightsAreWithinTwoPercent) {
-  for (const Judgement* const judgement : {&measured(), &whole_layers()})
-    EXPECT_NEAR(judgement->predicted_weights / judgement->file.weights_bytes, 1, 0.02);
+// Without captured rounds, whose bytes the driver hands out in pieces of two megabytes.
+TEST(JudgeTest, MemoryIsWithinTwoPercent) {
+  int judged = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(COPPICE_SOURCE_DIR "/docs/results/data")) {
+    const std::string path = entry.path().string();
+    if (path.find("-planner-") == std::string::npos) continue;
+    judged += 1;
+    EXPECT_LT(std::abs(judge_memory(read_round_file(path)).back().error()), 0.02) << path;
+  }
+  EXPECT_GE(judged, 4);
 }
 
 TEST(JudgeTest, AFileWithoutItsCalibrationPointsIsRefused) {

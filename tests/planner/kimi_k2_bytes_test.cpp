@@ -87,7 +87,7 @@ TEST(KimiK2BytesTest, BytesOfAStepGrowWithTheExpertUnion) {
     };
     // The embedding's rows are in the count: 14,336 bytes each.
     const auto counted = [&](NetworkOnPaper& network) {
-      return network.step(row.rows, 1, 0).totals().weight_bytes - rows * 7168 * 2;
+      return network.step(row.rows, 1, {}).totals().weight_bytes - rows * 7168 * 2;
     };
     EXPECT_NEAR(counted(eight) / by_hand(8), 1, 1e-9) << row.rows;
     EXPECT_NEAR(counted(four) / by_hand(4), 1, 1e-9) << row.rows;
@@ -105,18 +105,18 @@ TEST(KimiK2BytesTest, BytesOfAStepGrowWithTheExpertUnion) {
 // A row of attention against a cached position: 64 heads x (576 + 512) products.
 TEST(KimiK2BytesTest, AttentionReadsTheCacheOnceAndMultipliesByEveryHead) {
   NetworkOnPaper network = kimi(1);
-  const CostTotals at = network.step(8, 1000, 0).totals(Part::kAttention);
-  const CostTotals later = network.step(8, 1001, 0).totals(Part::kAttention);
+  const CostTotals at = network.step(8, 1000, {}).totals(Part::kAttention);
+  const CostTotals later = network.step(8, 1001, {}).totals(Part::kAttention);
   EXPECT_NEAR(later.flops - at.flops, 8 * 61 * 139'264.0, 1);
   EXPECT_NEAR(later.kv_bytes - at.kv_bytes, 8 * 70'272.0, 1);
 }
 
 TEST(KimiK2BytesTest, AllReducesAreTwoALayerOf14336BytesARowAndLogitsAreGatheredOnce) {
   NetworkOnPaper network = kimi(8);
-  const CostTotals totals = network.step(4, 1, 0).totals(Part::kAllReduce);
+  const CostTotals totals = network.step(4, 1, {}).totals(Part::kAllReduce);
   EXPECT_EQ(totals.launches, 122 + 1);
   EXPECT_EQ(totals.message_bytes, 122.0 * 4 * 14'336 + 4 * 163'840 / 8 * 4);
-  EXPECT_EQ(kimi(1).step(4, 1, 0).totals(Part::kAllReduce).launches, 0);
+  EXPECT_EQ(kimi(1).step(4, 1, {}).totals(Part::kAllReduce).launches, 0);
 }
 
 }  // namespace

@@ -113,7 +113,7 @@ TEST(PlanTest, AGivenBudgetAndHostTime) {
 TEST(PlanTest, OverlapLowersTheExperts) {
   PlanRequest request = kimi_request(8);
   const Plan uniform = make_plan(request, times());
-  request.expert_overlap = 0.35;
+  request.expert_overlap = ExpertOverlap(0.35);
   const Plan alike = make_plan(request, times());
   const auto experts = [](const Plan& plan) {
     return plan.devices[0].points[1].rounds.back().distinct_experts;

@@ -13,22 +13,23 @@ namespace {
 
 TEST(CostFitTest, FindsTheParametersAndPassesThroughThePoints) {
   std::vector<CostPoint> points;
-  const auto us_of = [](double memory, double math) { return 3 + 1.25 * memory + 2 * math; };
+  const auto us_of = [](double memory, double serial) { return 3 + 1.25 * memory + 2 * serial; };
   for (const double rows : {1.0, 8.0, 64.0})
     for (const double memory : {4.0, 40.0})
       points.push_back({.at = {.launches = 1,
                                .memory_us = memory,
-                               .math_us = rows / 10,
+                               .serial_us = rows / 10,
                                .rows = rows,
                                .context = memory},
                         .us = us_of(memory, rows / 10)});
   const CostFit fit(points);
-  EXPECT_NEAR(fit.fixed_us(), 3, 1e-6);
-  EXPECT_NEAR(fit.stream(), 1.25, 1e-6);
-  EXPECT_NEAR(fit.math(), 2, 1e-6);
+  // What is expected of a stream pulls a little.
+  EXPECT_NEAR(fit.fixed_us(), 3, 0.01);
+  EXPECT_NEAR(fit.stream(), 1.25, 0.01);
+  EXPECT_NEAR(fit.serial(), 2, 0.01);
   const CostFit::Parts other =
-      fit.predict({.launches = 1, .memory_us = 20, .math_us = 1.7, .rows = 17, .context = 20});
-  EXPECT_NEAR(other.fixed_us + other.memory_us + other.math_us, us_of(20, 1.7), 1e-6);
+      fit.predict({.launches = 1, .memory_us = 20, .serial_us = 1.7, .rows = 17, .context = 20});
+  EXPECT_NEAR(other.fixed_us + other.memory_us + other.math_us, us_of(20, 1.7), 0.01);
 }
 
 TEST(CostFitTest, NothingIsFasterThanItsBytesAndNothingIsNegative) {
@@ -37,7 +38,7 @@ TEST(CostFitTest, NothingIsFasterThanItsBytesAndNothingIsNegative) {
                      {.at = {.launches = 1, .memory_us = 10, .rows = 8}, .us = 15}});
   EXPECT_GE(fit.stream(), 1);
   EXPECT_GE(fit.fixed_us(), 0);
-  EXPECT_GE(fit.math(), 0);
+  EXPECT_GE(fit.serial(), 1);
 }
 
 TEST(CostFitTest, ResidualsAreInterpolatedInRows) {
@@ -81,7 +82,8 @@ TEST(KernelTimesTest, FasterMemoryShortensTheStreamOnly) {
   const OpTime here = times.time(cost, find_device("h200"), 8);
   const OpTime there = times.time(cost, find_device("b200"), 8);
   EXPECT_EQ(here.limit(), Limit::kMemory);
-  EXPECT_NEAR(here.memory_us / there.memory_us, 7.29 / 4.61, 1e-6);
+  // Nearly: the larger cache keeps more of the rows' sums.
+  EXPECT_NEAR(here.memory_us / there.memory_us, 7.29 / 4.61, 0.005);
   EXPECT_NEAR(here.fixed_us, there.fixed_us, 1e-9);
 }
 
@@ -153,7 +155,7 @@ TEST_F(TimesFileTest, RoundsCalibrateThePartsThatWereMeasured) {
   NetworkOnPaper network = network_of(file);
   const RoundTimes times = times_from_file(path);
   for (const MeasuredRound& round : file.rounds) {
-    const RoundTime time = times.time(network.step(round.batch, 1024, 0), file.device, 1);
+    const RoundTime time = times.time(network.step(round.batch, 1024, {}), file.device, 1);
     EXPECT_NEAR(time[Part::kExperts].us(), round.us.at(Part::kExperts), 0.01);
     EXPECT_NEAR(time[Part::kCommit].us(), 9, 0.01);
     EXPECT_GT(time[Part::kDense].us(), 0);  // not in the file: from the kernels

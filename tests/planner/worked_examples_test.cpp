@@ -25,7 +25,7 @@ NetworkOnPaper kimi(std::int64_t num_layers, std::int64_t num_ranks) {
 
 OpCost experts_of_a_layer(std::int64_t rows) {
   static NetworkOnPaper network = kimi(2, 1);
-  const CountedRound cost = network.step(rows, 1, 0);
+  const CountedRound cost = network.step(rows, 1, {});
   for (const RoundOp& op : cost.ops)
     if (op.cost.kind == CostKind::kExperts) return op.cost;
   ADD_FAILURE() << "no experts";
@@ -34,11 +34,14 @@ OpCost experts_of_a_layer(std::int64_t rows) {
 
 // Weights of a step without the rows of the embedding.
 double weights(NetworkOnPaper& network, std::int64_t rows) {
-  return network.step(rows, 1, 0).totals().weight_bytes - static_cast<double>(rows) * 14'336;
+  return network.step(rows, 1, {}).totals().weight_bytes - static_cast<double>(rows) * 14'336;
 }
 
 double expert_share(NetworkOnPaper& network, std::int64_t rows) {
-  return network.step(rows, 1, 0).totals(Part::kExperts).weight_bytes / weights(network, rows);
+  double routed = 0;
+  for (const RoundOp& op : network.step(rows, 1, {}).ops)
+    if (op.cost.kind == CostKind::kExperts) routed += op.cost.weight_bytes;
+  return routed / weights(network, rows);
 }
 
 void expect_quoted(const std::string& text) {

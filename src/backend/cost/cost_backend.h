@@ -5,7 +5,10 @@
 // matrices are bf16, routed experts stay as stored.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "backend/backend.h"
@@ -21,6 +24,8 @@ struct CostScenario {
   std::int64_t verify_rows = 1;
   double tokens_per_round = 1;  // accepted drafts + 1, of each sequence: what commit moves
   double expert_overlap = 0;    // see distinct_experts
+  // Counted, for steps of verify_rows rows: as of expert_loads(), which are taken if it is empty.
+  std::vector<double> expert_loads;
 };
 
 class CostBackend final : public Backend {
@@ -28,6 +33,8 @@ class CostBackend final : public Backend {
   struct Options {
     DType kv_dtype = DType::kBF16;
     std::int64_t num_ranks = 1;  // of a collective
+    bool fuses_blocks = true;    // false: moe_block and mla_queries as their steps
+    std::int64_t num_sms = 132;  // multiprocessors: some workspaces have a share for each
   };
   explicit CostBackend(const Options& options);
   CostBackend() : CostBackend(Options{}) {}
@@ -43,6 +50,10 @@ class CostBackend final : public Backend {
   // Bytes of device memory now, weights included.
   std::int64_t allocated_bytes() const;
   std::int64_t weight_bytes() const;  // of matrices and experts
+  // What the driver takes for allocated_bytes(): large areas are multiples of two megabytes.
+  std::int64_t reserved_bytes() const;
+  // The largest workspace that ops of each kernel family have asked for.
+  const std::map<std::string, std::int64_t>& workspaces() const { return workspaces_; }
 
   std::string name() const override { return "cost"; }
   Device device() const override { return Device::kCuda; }
@@ -67,10 +78,12 @@ class CostBackend final : public Backend {
   void silu_mul(const SiluMulArgs& args) override;
   void moe_route(const MoeRouteArgs& args) override;
   void moe_experts(const MoeExpertsArgs& args) override;
+  void moe_block(const MoeBlockArgs& args) override;
   void all_reduce(const AllReduceArgs& args) override;
   void all_gather(const AllGatherArgs& args) override;
   void gather_rows(const GatherRowsArgs& args) override;
   void mla_rope_and_write_kv(const MlaRopeAndWriteKvArgs& args) override;
+  void mla_queries(const MlaQueriesArgs& args) override;
   void plan_mla_attention(const PlanMlaAttentionArgs& args) override;
   void mla_attention(const MlaAttentionArgs& args) override;
   void gqa_rope_and_write_kv(const GqaRopeAndWriteKvArgs& args) override;
@@ -90,6 +103,9 @@ class CostBackend final : public Backend {
   void count(const OpCost& cost) { ops_.push_back(cost); }
   void product(const char* op, const Tensor& x, const LinearWeight& weight, const Tensor& out,
                std::int64_t num_heads);
+  const std::vector<double>& loads_of(std::int64_t num_experts, std::int64_t top_k,
+                                      std::int64_t rows);
+  void need_workspace(const char* family, std::size_t num_bytes);
   // Rows of a step that are not padding.
   double live_rows(std::int64_t rows) const;
   std::int64_t nodes_per_tree() const { return scenario_.verify_rows / scenario_.batch - 1; }
@@ -98,6 +114,10 @@ class CostBackend final : public Backend {
   CostScenario scenario_;
   std::shared_ptr<Memory> memory_;
   std::vector<OpCost> ops_;
+  std::map<std::string, std::int64_t> workspaces_;
+  // Layers of a step are alike.
+  std::tuple<std::int64_t, std::int64_t, std::int64_t, double> loads_key_{};
+  std::vector<double> loads_;
   std::int64_t num_graphs_ = 0, num_downloads_ = 0;
   bool is_verifying_ = false;  // between compile_tree and accept_path
 };

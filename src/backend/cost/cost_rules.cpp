@@ -3,6 +3,14 @@
 
 #include "backend/cost/cost_backend.h"
 #include "backend/cost/cost_weights.h"
+#include "kernels/gqa/gqa_attention_config.h"
+#include "kernels/mla/mla_attention_config.h"
+#include "kernels/mla/mla_queries_config.h"
+#include "kernels/moe/expert_blob.h"
+#include "kernels/moe/moe_experts_config.h"
+#include "kernels/sample/top_k_log_probs_config.h"
+#include "kernels/tree/build_tree_config.h"
+#include "kernels/tree/compile_tree_config.h"
 
 namespace coppice {
 namespace {
@@ -15,6 +23,34 @@ double bytes_of(const Tensor& tensor) {
 
 double as_double(std::int64_t value) {
   return static_cast<double>(value);
+}
+
+// Nodes of a tree one after the other, in the time of one node of a small tree: a lane that holds
+// several candidates looks through them, and asks the others for ties. Tables are read and results
+// written beside the first few.
+double steps_of_tree(std::int64_t nodes) {
+  constexpr double kTies = 0.2, kCandidate = 0.076, kFew = 7;
+  const int slots =
+      kernels::choose_build_tree(1, 1, static_cast<int>(std::max<std::int64_t>(nodes, 1))).slots;
+  return std::max(as_double(nodes), kFew) *
+         (slots <= 1 ? 1.0 : 1 + kTies + kCandidate * (slots - 1));
+}
+
+// One row whose gate and up are at most one block of outputs for each multiprocessor: the form that
+// sums in its only kernel (kernels/moe/moe_single.h).
+bool fits_one_kernel(const ExpertWeights& experts, std::int64_t top_k, std::int64_t num_sms) {
+  const kernels::ExpertBlobShape gate_up = kernels::expert_blob_shape(
+      static_cast<int>(2 * experts.intermediate_size), static_cast<int>(experts.hidden_size));
+  return top_k <= kernels::kStepCells && gate_up.warps_k == kernels::kStepCells &&
+         top_k * gate_up.blocks <= num_sms;
+}
+
+// Beyond the first pass in which the threads of one block write the paths of a tree's rows.
+double steps_of_paths(std::int64_t sequences, std::int64_t nodes, std::int64_t max_path) {
+  constexpr double kPass = 12;
+  const kernels::CompileTreeConfig config =
+      kernels::choose_compile_tree(static_cast<int>(sequences), static_cast<int>(nodes));
+  return kPass * std::max(0.0, as_double((nodes + 1) * max_path) / config.threads - 1);
 }
 
 }  // namespace
@@ -91,22 +127,56 @@ void CostBackend::moe_experts(const MoeExpertsArgs& args) {
   const auto& stored = *static_cast<const CostExperts*>(experts.packed.get());
   const double rows = live_rows(args.x.shape(0));
   const std::int64_t top_k = args.topk_ids.shape(1);
-  const double distinct =
-      distinct_experts(experts.num_experts, top_k, rows, scenario_.expert_overlap);
+  double distinct = 0, units = 0, columns = 0;
+  const std::vector<double>& loads =
+      loads_of(experts.num_experts, top_k, static_cast<std::int64_t>(rows));
+  const int unit_columns = kernels::moe_experts_columns(static_cast<int>(args.x.shape(0)));
+  for (std::size_t i = 0; i < loads.size(); ++i) {
+    const auto of_expert = static_cast<int>(i) + 1;
+    const int units_of_expert = (of_expert + unit_columns - 1) / unit_columns;
+    distinct += loads[i];
+    units += loads[i] * units_of_expert;
+    columns += loads[i] * of_expert;
+  }
   const double weights = 3 * as_double(experts.hidden_size) * as_double(experts.intermediate_size);
   const double between = rows * as_double(top_k * experts.intermediate_size) * 2;  // bf16
+  const double outputs = rows * as_double(top_k * experts.hidden_size) * 4;        // fp32
+  const bool in_one_kernel =
+      args.x.shape(0) == 1 && fits_one_kernel(experts, top_k, options_.num_sms);
+  // A row's activation for each of its experts, and what each adds to its output in fp32.
+  const std::int64_t pairs = args.x.shape(0) * top_k;
+  need_workspace("moe_experts", static_cast<std::size_t>(pairs * (2 * experts.intermediate_size +
+                                                                  4 * experts.hidden_size)));
   count({.op = "moe_experts",
          .kind = CostKind::kExperts,
          .rows = args.x.shape(0),
          .outputs = experts.intermediate_size,
          .inputs = experts.hidden_size,
          .weight_bytes = distinct * stored.bytes_per_expert,
-         .activation_bytes =
-             bytes_of(args.x) + bytes_of(args.shared) + bytes_of(args.out) + 2 * between,
+         .activation_bytes = bytes_of(args.x) + bytes_of(args.shared) + bytes_of(args.out) +
+                             2 * between + (in_one_kernel ? 0 : outputs),
          .flops = 2 * rows * as_double(top_k) * weights,
          .packed_weights = stored.is_int4 ? distinct * weights : 0,
+         .unit_weights = stored.is_int4 ? units * weights : 0,
+         .column_weights = stored.is_int4 ? columns * weights : 0,
          .distinct_experts = distinct,
-         .launches = 2});
+         .launches = in_one_kernel ? 1 : 2});
+}
+
+// Its steps. Few decided rows of a small shared expert take two launches before the routed ones:
+// router with gate and up, choice with the rest (kernels/moe/moe_prepare.h).
+void CostBackend::moe_block(const MoeBlockArgs& args) {
+  constexpr std::int64_t kMostRows = 64, kMostWidth = 512;
+  const std::size_t first = ops_.size();
+  Backend::moe_block(args);
+  if (!options_.fuses_blocks) return;
+  const bool fused = args.provenance == Provenance::kDecided && args.has_shared() &&
+                     args.x.shape(0) <= kMostRows && args.shared_down->in_features <= kMostWidth;
+  for (std::size_t i = first; i < ops_.size(); ++i) {
+    ops_[i].in_moe_block = true;
+    // Router, choice, gate and up, activation, down, routed experts.
+    if (fused && i >= first + 2 && i + 1 < ops_.size()) ops_[i].launches = 0;
+  }
 }
 
 void CostBackend::all_reduce(const AllReduceArgs& args) {
@@ -151,11 +221,43 @@ void CostBackend::mla_rope_and_write_kv(const MlaRopeAndWriteKvArgs& args) {
 void CostBackend::plan_mla_attention(const PlanMlaAttentionArgs& args) {
   count({.op = "plan_mla_attention",
          .rows = args.metadata->seq_of_row.shape(0),
-         .sequences = scenario_.batch});
+         .sequences = scenario_.batch,
+         .launches = 2});
+}
+
+// Its steps; few decided rows of few heads take one launch (kernels/mla/mla_queries.cuh). What it
+// does in turn: norm, both products and the exchange between them, and eight rows at a time all but
+// the last. From docs/results/attention-block-h200.md.
+void CostBackend::mla_queries(const MlaQueriesArgs& args) {
+  constexpr double kChain = 40, kRow = 1.4, kPass = 50;  // serial steps
+  const std::size_t first = ops_.size();
+  Backend::mla_queries(args);
+  if (!options_.fuses_blocks) return;
+  const std::int64_t rows = args.q_lat.shape(0);
+  const auto narrow = [](std::int64_t value) { return static_cast<int>(value); };
+  const bool fused =
+      args.provenance == Provenance::kDecided &&
+      kernels::mla_queries_fits(narrow(rows), narrow(args.num_heads()),
+                                narrow(args.q_norm.shape(0)), narrow(args.kv_norm.shape(0)),
+                                narrow(args.nope_dim()), narrow(args.rope_dim()));
+  for (std::size_t i = first; i < ops_.size(); ++i) {
+    ops_[i].in_mla_queries = true;
+    if (fused && i > first) ops_[i].launches = 0;
+  }
+  if (fused)
+    ops_[first].serial_steps = kChain + kRow * as_double(std::min<std::int64_t>(rows, 8)) +
+                               kPass * as_double((rows - 1) / 8);
 }
 
 // A sequence's context is read once for all its rows, and every row's own key once.
 void CostBackend::mla_attention(const MlaAttentionArgs& args) {
+  need_workspace(
+      "mla_attention",
+      kernels::mla_workspace_layout(
+          static_cast<int>(args.q_lat.shape(0)),
+          args.metadata->path.empty() ? 1 : static_cast<int>(args.metadata->path.shape(1)),
+          static_cast<int>(options_.num_sms))
+          .total);
   const double rows = live_rows(args.q_lat.shape(0));
   const std::int64_t rank = args.q_lat.shape(2), width = args.cache.shape(2);
   const auto batch = as_double(scenario_.batch), context = as_double(scenario_.context_len);
@@ -165,6 +267,7 @@ void CostBackend::mla_attention(const MlaAttentionArgs& args) {
          .inputs = width,
          .heads = args.q_lat.shape(1),
          .sequences = scenario_.batch,
+         .live_rows = rows,
          .context = batch * context,
          .kv_bytes = (batch * context + rows) * as_double(width) *
                      static_cast<double>(size_of(args.cache.dtype())),
@@ -185,6 +288,9 @@ void CostBackend::gqa_rope_and_write_kv(const GqaRopeAndWriteKvArgs& args) {
 }
 
 void CostBackend::gqa_attention(const GqaAttentionArgs& args) {
+  need_workspace("gqa_attention",
+                 kernels::gqa_attention_workspace_bytes(static_cast<int>(args.metadata->max_kv_len),
+                                                        static_cast<int>(args.q.shape(2))));
   const double rows = live_rows(args.q.shape(0));
   const std::int64_t kv_width = args.k_cache.shape(2), head_dim = args.q.shape(2);
   const std::int64_t context = args.sliding_window > 0
@@ -217,6 +323,10 @@ void CostBackend::compile_draft(const CompileDraftArgs& args) {
 }
 
 void CostBackend::top_k_log_probs(const TopKLogProbsArgs& args) {
+  constexpr int kMostRows = 4096;  // that the CUDA backend sizes it for
+  need_workspace("top_k_log_probs",
+                 kernels::choose_top_k_log_probs(kMostRows, static_cast<int>(args.logits.shape(1)))
+                     .workspace_bytes);
   count({.op = "top_k_log_probs",
          .kind = CostKind::kVocab,
          .rows = args.logits.shape(0),
@@ -234,7 +344,7 @@ void CostBackend::build_tree(const BuildTreeArgs& args) {
          .sequences = args.anchors.shape(0),
          .context = as_double(args.anchors.shape(0)),
          .activation_bytes = 2 * bytes_of(args.ids) + 4 * bytes_of(args.trees.tokens),
-         .serial_steps = as_double(nodes_per_tree())});
+         .serial_steps = steps_of_tree(nodes_per_tree())});
 }
 
 void CostBackend::ngram_propose(const NgramProposeArgs& args) {
@@ -252,7 +362,9 @@ void CostBackend::compile_tree(const CompileTreeArgs& args) {
          .sequences = args.context_len.shape(0),
          .context = as_double(args.context_len.shape(0)),
          .activation_bytes =
-             4 * bytes_of(args.trees.tokens) + 7 * bytes_of(args.token_ids) + bytes_of(args.path)});
+             4 * bytes_of(args.trees.tokens) + 7 * bytes_of(args.token_ids) + bytes_of(args.path),
+         .serial_steps =
+             steps_of_paths(args.context_len.shape(0), nodes_per_tree(), args.path.shape(1))});
 }
 
 void CostBackend::sample_rows(const SampleRowsArgs& args) {

@@ -80,15 +80,14 @@ SkinnyGemmTiles skinny_gemm_tiles(int num_tokens, int num_heads, int outputs, in
   const Product product = {num_tokens, num_heads, outputs, segments,
                            divide_up(inputs / kSkinnyStepInputs, segments)};
   SkinnyGemmTiles best;
-  double best_cycles = 0;
   const auto consider = [&](const Candidate& c) {
     const SkinnyGemmTiles t = make_tiles(product, c, device);
     const bool fits = t.stages >= std::min(2, product.steps) &&
                       t.shared_bytes <= device.max_shared_bytes / (c.alone ? 1 : 2);
     const double cycles = estimated_cycles(product, t, c.alone, device);
-    if (!fits || (best.stages > 0 && cycles >= best_cycles)) return;
+    if (!fits || (best.stages > 0 && cycles >= best.cycles)) return;
     best = t;
-    best_cycles = cycles;
+    best.cycles = cycles;
   };
   bool covers = false;  // all tokens in one tile
   for (const int columns : kSkinnyColumns) {

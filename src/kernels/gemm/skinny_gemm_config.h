@@ -29,6 +29,7 @@ struct SkinnyGemmTiles {
   int copied_rows = 8;  // tokens of one chunk: missing rows cost a copy more than real ones
   int stages = 0;
   size_t shared_bytes = 0;
+  double cycles = 0;  // estimated
 };
 
 struct SkinnyGemmDevice {

@@ -23,10 +23,8 @@ cudaError_t run(const GqaAttentionParams& p, cudaStream_t stream) {
 
 }  // namespace
 
-size_t gqa_attention_workspace_bytes(int max_kv_len, int head_dim) {
-  const size_t partial = head_dim == 64 ? sizeof(GqaPartial<64>) : sizeof(GqaPartial<128>);
-  return partial * kGqaSplitPairs * static_cast<size_t>(gqa_max_chunks(max_kv_len));
-}
+static_assert(sizeof(GqaPartial<64>) == gqa_partial_bytes(64) &&
+              sizeof(GqaPartial<128>) == gqa_partial_bytes(128));
 
 cudaError_t gqa_attention(const GqaAttentionParams& p, cudaStream_t stream) {
   if (p.num_rows == 0) return cudaSuccess;

@@ -11,6 +11,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/gqa/gqa_attention_config.h"
+
 namespace coppice::kernels {
 
 struct GqaAttentionParams {
@@ -41,9 +43,6 @@ struct GqaAttentionParams {
 
   void* workspace = nullptr;  // gqa_attention_workspace_bytes() bytes, 256-byte aligned
 };
-
-// Bytes of workspace for contexts of at most `max_kv_len`. One workspace serves all layers.
-size_t gqa_attention_workspace_bytes(int max_kv_len, int head_dim);
 
 // A launch error, or cudaErrorInvalidValue for a shape it does not cover.
 cudaError_t gqa_attention(const GqaAttentionParams& params, cudaStream_t stream);

@@ -21,4 +21,9 @@ int gqa_splits(int num_rows, int num_kv_heads, int max_kv_len) {
   return std::clamp(kBlocks / std::max(pairs, 1), 1, gqa_max_chunks(max_kv_len));
 }
 
+size_t gqa_attention_workspace_bytes(int max_kv_len, int head_dim) {
+  return gqa_partial_bytes(head_dim == 64 ? 64 : 128) * kGqaSplitPairs *
+         static_cast<size_t>(gqa_max_chunks(max_kv_len));
+}
+
 }  // namespace coppice::kernels

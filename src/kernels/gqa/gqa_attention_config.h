@@ -17,4 +17,10 @@ int gqa_splits(int num_rows, int num_kv_heads, int max_kv_len);
 
 int gqa_max_chunks(int max_kv_len);
 
+// Sums and statistics of one tile's chunk, in fp32.
+constexpr size_t gqa_partial_bytes(int head_dim) {
+  return sizeof(float) * kGqaTileRows * static_cast<size_t>(head_dim + 2);
+}
+size_t gqa_attention_workspace_bytes(int max_kv_len, int head_dim);
+
 }  // namespace coppice::kernels

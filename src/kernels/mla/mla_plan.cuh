@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "kernels/mla/mla_cut.h"
 #include "kernels/mla/mla_work.cuh"
 
 namespace coppice::kernels {
@@ -128,57 +129,9 @@ __device__ MlaTile mla_make_tile(const MlaAttentionParams& p, const MlaWorkspace
   return tile;
 }
 
-// Tiles of one sequence, as the search for parts sees them.
-struct MlaGroup {
-  int size, chunks, log2_steps;
-  int whole_chunks;  // without a last chunk that is less than half full
-};
-
-// A way to cut all groups: parts of at most `steps` steps (or one chunk); with `join`, a last chunk
-// that is less than half full belongs to the part before it.
-struct MlaCut {
-  int steps;
-  bool join;
-};
-
-__device__ __forceinline__ int mla_cut_chunks(const MlaGroup& group, const MlaCut& cut) {
-  return cut.join ? group.whole_chunks : group.chunks;
-}
-
-__device__ __forceinline__ int mla_parts(const MlaGroup& group, const MlaCut& cut) {
-  const int longest = max(1, cut.steps >> group.log2_steps);
-  return (mla_cut_chunks(group, cut) + longest - 1) / longest;
-}
-
-// The most partial results at a time while chunks [begin, begin + length) are done in order: blocks
-// grow up to the first that is aligned to the whole length, then shrink.
-__device__ __forceinline__ int mla_run_slots(int begin, int length) {
-  if (length <= 1) return length;
-  const int level = 31 - __clz(length);
-  const int aligned = begin == 0 ? level : min(level, __ffs(begin) - 1);
-  return min(length, 2 * level - aligned + 1);
-}
-
-// The most that any part of a group needs; a bound where there are many.
-__device__ __forceinline__ int mla_part_slots(const MlaGroup& group, const MlaCut& cut, int parts) {
-  constexpr int kMostParts = 16;
-  const int chunks = mla_cut_chunks(group, cut), joined = group.chunks - chunks;
-  if (parts > kMostParts) return mla_run_slots(1, mla_longest_part(chunks, parts) + joined);
-  int most = 0;
-  for (int part = 0, begin = 0; part < parts; part++) {
-    const int end = mla_part_begin(chunks, parts, part + 1);
-    most = max(most, mla_run_slots(begin, end - begin + (part + 1 == parts ? joined : 0)));
-    begin = end;
-  }
-  return most;
-}
-
 __device__ __forceinline__ int mla_warp_sum(int x) {
   return __reduce_add_sync(~0u, x);
 }
-
-constexpr int kMlaUncut = 1 << 13;  // no limit to the steps of a fragment: longer than any tile
-constexpr int kMlaMaxRounds = 4;    // fragments of a CTA when tiles are cut into parts
 
 struct MlaChoice {
   MlaCut cut;
@@ -189,8 +142,6 @@ struct MlaChoice {
 // warp.
 __device__ MlaChoice mla_search_cut(const MlaGroup* groups, int num_groups, int rounds, bool join,
                                     int num_ctas, int max_slots) {
-  constexpr int kFixedSteps = 6;   // of a fragment: queries, tail, partial results
-  constexpr int kJoinedSteps = 2;  // of a joined chunk
   const int lane = threadIdx.x % 32;
   int low = 0, high = kMlaUncut;  // high is not known to fit
   while (high - low > 1) {
@@ -209,11 +160,11 @@ __device__ MlaChoice mla_search_cut(const MlaGroup* groups, int num_groups, int 
   for (int i = lane; i < num_groups; i += 32) {
     const int chunks = mla_cut_chunks(groups[i], {high, join});
     const int parts = mla_parts(groups[i], {high, join});
-    const int joined = chunks < groups[i].chunks ? kJoinedSteps : 0;
+    const int joined = chunks < groups[i].chunks ? kMlaJoinedSteps : 0;
     longest = max(longest, (mla_longest_part(chunks, parts) << groups[i].log2_steps) + joined);
   }
   longest = __reduce_max_sync(~0u, longest);
-  return {{high, join}, high < kMlaUncut ? rounds * (longest + kFixedSteps) : 1 << 30};
+  return {{high, join}, high < kMlaUncut ? rounds * (longest + kMlaFixedSteps) : 1 << 30};
 }
 
 __device__ __forceinline__ bool mla_same_group(const MlaTile& a, const MlaTile& b) {

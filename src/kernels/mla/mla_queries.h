@@ -10,9 +10,9 @@
 
 #include <cstdint>
 
-namespace coppice::kernels {
+#include "kernels/mla/mla_queries_config.h"
 
-inline constexpr int kMlaQueriesMaxRows = 24;
+namespace coppice::kernels {
 
 struct MlaQueriesParams {
   const void* qkv_a = nullptr;         // bf16 [num_rows, 1536 + 512 + 64], 16-byte aligned
@@ -33,10 +33,6 @@ struct MlaQueriesParams {
   int num_rows = 0;
   int num_heads = 0;
 };
-
-// Whether the fused kernel covers a shape; the device must be sm_90.
-bool mla_queries_fits(int num_rows, int num_heads, int q_lora_rank, int kv_lora_rank,
-                      int qk_nope_head_dim, int qk_rope_head_dim);
 
 // Enqueues on `stream`; capturable.
 cudaError_t mla_queries(const MlaQueriesParams& params, cudaStream_t stream);

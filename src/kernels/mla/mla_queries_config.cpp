@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/mla/mla_queries.h"
-
 namespace coppice::kernels {
 
 size_t mla_queries_shared_bytes(int num_rows, int segments) {

@@ -5,6 +5,7 @@
 
 namespace coppice::kernels {
 
+inline constexpr int kMlaQueriesMaxRows = 24;
 inline constexpr int kMlaQueriesInputs = 1536;  // q_lora_rank
 inline constexpr int kMlaQueriesSteps = kMlaQueriesInputs / 64;
 inline constexpr int kMlaQueriesCluster = 8;
@@ -18,6 +19,10 @@ inline constexpr int kMlaQueriesNopePitch = 2 * 128 + 16;
 inline constexpr int kMlaQueriesSumPitch = kMlaQueriesTile + 4;  // floats
 
 size_t mla_queries_shared_bytes(int num_rows, int segments);
+
+// Whether the fused kernel covers a shape; the device must be sm_90.
+bool mla_queries_fits(int num_rows, int num_heads, int q_lora_rank, int kv_lora_rank,
+                      int qk_nope_head_dim, int qk_rope_head_dim);
 
 // Blocks: a cluster for each head, then clusters for the rotated part.
 int mla_queries_blocks(int num_heads);

@@ -8,6 +8,7 @@
 
 #include "kernels/mla/mla_attention.h"
 #include "kernels/mla/mla_attention_config.h"
+#include "kernels/mla/mla_cut.h"
 
 namespace coppice::kernels {
 
@@ -94,25 +95,11 @@ inline MlaWorkspace mla_workspace(void* base, const MlaWorkspaceLayout& layout) 
           layout.passes_per_row};
 }
 
-// First chunk of a part: even shares, long ones rounded to an eighth of a share, so that a part is
-// few blocks of the merge tree.
-__device__ __forceinline__ int mla_part_begin(int chunks, int parts, int part) {
-  if (part >= parts) return chunks;
-  const int align = max(0, 28 - __clz(chunks / parts));
-  return static_cast<int>(int64_t{chunks} * part / parts) >> align << align;
-}
-
-// The same for a tile, which may be shorter or longer than what its group's parts share.
+// First chunk of a part of a tile, which may be shorter or longer than what its group's parts
+// share.
 __device__ __forceinline__ int mla_part_begin(const MlaTile& tile, int part) {
   if (part >= tile.parts) return tile.num_chunks;
   return min(mla_part_begin(tile.cut_chunks, tile.parts, part), tile.num_chunks);
-}
-
-// The most chunks a part can have.
-__device__ __forceinline__ int mla_longest_part(int chunks, int parts) {
-  if (parts == 1) return chunks;
-  const int align = max(0, 28 - __clz(chunks / parts));
-  return (chunks + parts - 1) / parts + (1 << align) - 1;
 }
 
 }  // namespace coppice::kernels

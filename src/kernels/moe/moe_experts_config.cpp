@@ -33,13 +33,12 @@ MoeExpertsConfig choose_moe_experts_config(int num_tokens, int top_k, int num_ex
   // Measured on H200, docs/results/moe-h200.md. With few rows per expert two blocks per SM hide
   // each other's latency, unless there is not even work for one; with more, tall items share the
   // conversion of inputs and need the registers.
-  if (num_tokens <= 96) {
+  config.columns = moe_experts_columns(num_tokens);
+  if (config.columns == 1) {
     config.tiles = num_tokens <= 8 ? 1 : 2;
-    config.columns = 1;
     config.blocks_per_sm = one_wave && config.tiles == 1 ? 1 : 2;
   } else {
     config.tiles = 4;
-    config.columns = 2;
   }
   if (config.blocks_per_sm > 1) {
     // Each block also takes 1 KB that the system reserves.

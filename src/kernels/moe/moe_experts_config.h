@@ -19,6 +19,11 @@ struct MoeExpertsConfig {
 // Above this, rows always take the wide form (moe_wide.h).
 inline constexpr int kMoeNarrowMaxTokens = 2048;
 
+// Column tiles of a unit for so many rows.
+constexpr int moe_experts_columns(int num_tokens) {
+  return num_tokens <= 96 ? 1 : 2;
+}
+
 // Steps (of every tile) that one ring stage holds.
 template <int kTiles>
 inline constexpr int kMoeStageSteps = kTiles == 1 ? 2 : 1;

@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""planner_page.py BINARY: writes docs/results/planner-h200.md from the rounds in docs/results/data, judged by `coppice plan`, and a table
+of docs/bandwidth.md; --check compares."""
+import json
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "results" / "planner-h200.md"
+BANDWIDTH = ROOT / "docs" / "bandwidth.md"
+BEGIN, END = "<!-- overlap: written by scripts/planner_page.py -->", "<!-- end of overlap -->"
+DATA = ROOT / "docs" / "results" / "data"
+PREFIX = "2026-11-30-h200-planner-"
+JUDGED = {"tp8": "One TP-8 rank of Kimi K2.6, 61 layers, no all-reduce", "tp1": "Four whole layers (TP1)"}
+MEMORY = {"tp8-plain": "a TP-8 rank without a drafter", "tp1-plain": "four whole layers without a drafter", "tiny": "tiny-k2 and its drafter"}
+TOTAL_BOUND, STAGE_BOUND = 5.0, 10.0
+
+HEAD = """# Planner against rounds measured on one H200
+
+Written by `scripts/planner_page.py`. Measured: `{command}`, and the same for whole layers: {runs} passes over all points, each in an order of its own,
+{repeats} rounds a point and pass; medians over the passes ({machine}, {date}). Predicted: `coppice plan --judge FILE`, which calibrates on 1, 8 and 64 rows at contexts of
+1k and 32k (marked `c`) and predicts the others; the experts' overlap is interpolated from the calibration's counts. Errors are signed, per cent of the measured time: + is predicted too slow.
+Columns after the spread are the stages, each timed alone; the last two are with the experts that the rows of that very point were counted to choose (random weights: trees of 256 rows repeat
+tokens, so that more rows meet at one expert). Spread: half of what lies between the slowest and the fastest pass, per cent of the median.
+"""
+
+MODEL = """## How a stage is predicted
+
+A part of a round is `launches x fixed + row x spread + merges + stream x bytes + step x longest schedule + arithmetic` (src/planner/cost_fit.h), fitted to the calibration's rounds; what is left
+there is interpolated. What grows with rows and context is asked of the functions that the launchers ask (src/planner/kernel_schedule.cpp): the cut of MLA's tiles into fragments for 132
+multiprocessors, the tiles and waves of products, the units of rows and their columns that experts are cut into, the candidates a lane holds while a tree grows, the launches that fused blocks save.
+Calibration points reach neither trees of more than 64 nodes nor the experts' form for more than 96 rows nor the merge by columns nor `mla_queries` with 9 to 24 rows: what one step of those forms
+costs beside the small forms is a constant of the model, set from the same kernels measured alone (docs/results/moe-h200.md, attention-block-h200.md). The form of the model and these constants
+were mended on rounds of 2026-11-29 and on the ones above; rounds of later kernels are the test that no one has seen.
+Rounds of one row draft nothing; their tree and commit are other kernels and calibrate only themselves.
+"""
+
+
+def run(binary, *arguments):
+    return subprocess.run([binary, "plan", *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def rows_of(table):
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.strip().splitlines() if not line.startswith("|---")]
+
+
+def reading(name, table, spread):
+    """What is beyond the bounds, in sentences."""
+    head, *rows = rows_of(table)
+    _, *spreads = rows_of(spread)
+    stages = head[6:-2]  # the last two are not judged
+    totals, beyond_total, beyond, count = [], [], [], 0
+    for row, measured in zip(rows, spreads):
+        if row[1].endswith("c"):
+            continue
+        at = f"{row[1]} rows at {int(row[0]) // 1024}k"
+        totals.append(abs(float(row[4])))
+        if abs(float(row[4])) > TOTAL_BOUND:
+            beyond_total.append(f"{at} {row[4]} % (spread {row[5]} %)")
+        for i, stage in enumerate(stages):
+            if row[6 + i] == "-":
+                continue
+            count += 1
+            if abs(float(row[6 + i])) > STAGE_BOUND:
+                line = f"{stage}, {at}: {row[6 + i]} % of {measured[2 + 2 * i]} us (spread {measured[3 + 2 * i]} %)"
+                others = [s[2 + 2 * i] for s in spreads if s[1] == measured[1] and s[0] != measured[0]]
+                if stage not in ("attention", "draft"):
+                    line += "; the same work at other contexts took " + " and ".join(others) + " us"
+                beyond.append(line)
+    inside = len(totals) - len(beyond_total)
+    text = f"{name}: {inside} of {len(totals)} judged totals are within {TOTAL_BOUND:.0f} %, the worst {max(totals):.1f} %"
+    text += "; beyond: " + ", ".join(beyond_total) if beyond_total else ""
+    text += f". {count - len(beyond)} of {count} judged stages are within {STAGE_BOUND:.0f} %"
+    if not beyond:
+        return text + ".\n"
+    return text + "; beyond:\n\n" + "\n".join("- " + line for line in beyond) + "\n"
+
+
+def page(binary):
+    first = json.loads((DATA / f"{PREFIX}tp8.json").read_text())
+    out = HEAD.format(command=first["command"], runs=first["rounds"][0]["runs"], repeats=first["rounds"][0]["repeats"],
+                      machine=first["device"]["name"], date=first["date"])
+    readings = []
+    for key, title in JUDGED.items():
+        table, memory, spread = run(binary, "--judge", str(DATA / f"{PREFIX}{key}.json")).strip().split("\n\n")
+        readings.append(reading(title, table, spread))
+        out += f"\n## {title}\n\n{table}\n\n{memory}\n\nWhat was measured:\n\n{spread}\n"
+    out += "\n## Memory of other networks\n"
+    for key, title in MEMORY.items():
+        if not (DATA / f"{PREFIX}{key}.json").exists():
+            continue
+        out += f"\n{title[0].upper() + title[1:]}:\n\n" + run(binary, "--judge-memory", str(DATA / f"{PREFIX}{key}.json"))
+    out += "\n`caches and buffers` are those of all points together, `workspaces` those of the kernels, `graphs` the captured rounds (the driver hands out two megabytes at a time).\n"
+    return out + "\n## Reading\n\n" + "\n".join(readings) + "\n" + MODEL
+
+
+def with_overlap(text):
+    """docs/bandwidth.md with the table of measured distinct experts."""
+    report = json.loads((DATA / "2026-11-30-tiny-k2-overlap.json").read_text())
+    table = "| rows | distinct experts | independent | overlap |\n|---|---|---|---|\n"
+    for point in report["points"]:
+        table += f"| {point['rows']} | {point['distinct']:.1f} | {point['uniform']:.1f} | {point['overlap']:.2f} |\n"
+    before, rest = text.split(BEGIN)
+    return before + BEGIN + "\n\n" + table + "\n" + END + rest.split(END)[1]
+
+
+def main():
+    pages = {PAGE: page(sys.argv[1]), BANDWIDTH: with_overlap(BANDWIDTH.read_text())}
+    stale = [path for path, text in pages.items() if not path.exists() or path.read_text() != text]
+    if "--check" in sys.argv:
+        for path in stale:
+            print(f"{path.relative_to(ROOT)} is not what scripts/planner_page.py writes")
+        return 1 if stale else 0
+    for path, text in pages.items():
+        path.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+#include "benchmark/point_bench.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+namespace coppice {
+namespace {
+
+Json as_json(const std::vector<double>& values) {
+  Json array = Json::array();
+  for (const double value : values) array.push_back(value);
+  return array;
+}
+
+constexpr std::int32_t kGraphKind = 9100;
+// Parts of one launch are timed as so many in a row: a graph of one kernel is mostly the graph.
+constexpr int kCallsOfOne = 8;
+
+}  // namespace
+
+PointBench::PointBench(RoundTracer& backend, DeviceMeter& meter, const BenchNetworks& networks,
+                       const RoundPoint& point, bool graph, std::int32_t index, double node_us)
+    : backend_(backend),
+      meter_(meter),
+      point_(point),
+      graph_(graph),
+      index_(index),
+      node_us_(node_us) {
+  const std::int64_t before = meter.facts().free_bytes;
+  round_ = std::make_unique<BenchRound>(backend, meter, *networks.model, networks.drafter,
+                                        networks.context_features, point);
+  const std::int64_t after = meter.facts().free_bytes;
+  buffers_bytes_ = before - after;
+  if (networks.meet) networks.meet();  // no rank allocates while another runs
+  set_up();
+}
+
+void PointBench::set_up() {
+  std::int64_t before = meter_.facts().free_bytes;
+  const auto grown = [&] {
+    backend_.synchronize();
+    const std::int64_t now = meter_.facts().free_bytes;
+    return std::exchange(before, now) - now;
+  };
+  enable(kWhole);
+  enqueue(kWhole);  // kernels take their workspaces
+  workspace_bytes_ = grown();
+  backend_.start_counting();
+  enqueue(kWhole);
+  expert_loads_ = backend_.stop_counting();
+  backend_.start_counting();
+  enable(static_cast<std::size_t>(RoundPart::kExperts));
+  enqueue(kWhole);
+  expert_loads_alone_ = backend_.stop_counting();
+  const std::int64_t rows = round_->rows_used();
+  if (rows != point_.rows)
+    throw Error(ErrorKind::kUnavailable,
+                "a round of " + std::to_string(point_.rows) + " rows had " + std::to_string(rows));
+  for (std::size_t part = 0; part < kNumRoundParts; ++part) {
+    enable(part);
+    launches_[part] = meter_.count_launches([&] { enqueue(part); });
+  }
+  if (!graph_) return;
+  grown();
+  time(kWhole, 1);
+  graph_bytes_ = grown();
+}
+
+void PointBench::enable(std::size_t slice) {
+  if (slice == kWhole) return backend_.enable_all();
+  if (slice == kVerify) return backend_.enable_only(is_verify);
+  backend_.enable_only([slice](RoundPart part) { return part == static_cast<RoundPart>(slice); });
+}
+
+void PointBench::enqueue(std::size_t slice) {
+  const int calls = slice < kNumRoundParts && launches_[slice] == 1 ? kCallsOfOne : 1;
+  for (int i = 0; i < calls; ++i) {
+    backend_.begin();
+    round_->run();
+  }
+}
+
+double PointBench::time(std::size_t slice, int repeats, int warm_ups) {
+  const bool is_part = slice < kNumRoundParts;
+  if (is_part && launches_[slice] == 0 && backend_.device() != Device::kCpu) return 0;
+  const double calls = is_part && launches_[slice] == 1 ? kCallsOfOne : 1;
+  enable(slice);
+  round_->reset();
+  const auto once = [&] {
+    if (!graph_) return enqueue(slice);
+    backend_.run_graph({.kind = kGraphKind,
+                        .batch = index_,
+                        .rows = static_cast<std::int32_t>(slice),
+                        .variant = 0},
+                       [&] { enqueue(slice); });
+  };
+  for (int i = 0; i < warm_ups; ++i) once();
+  // One behind the other: a device that idles in between changes its clocks.
+  constexpr int kAtOnce = 32;
+  std::vector<double> us;
+  for (int done = 0; done < repeats;) {
+    const int count = std::min(kAtOnce, repeats - done);
+    for (int i = 0; i < count; ++i) {
+      meter_.stamp(i);
+      once();
+    }
+    meter_.stamp(count);
+    for (int i = 0; i < count; ++i) us.push_back(meter_.microseconds(i, i + 1) / calls);
+    done += count;
+  }
+  return spread_of(std::move(us)).median;
+}
+
+// As the engine goes: a round is enqueued before the results of the one before it are waited for.
+double PointBench::time_wall(int rounds) {
+  enable(kWhole);
+  round_->reset();
+  const SteadyClock clock;
+  const auto launch = [&] {
+    if (graph_)
+      backend_.run_graph({.kind = kGraphKind,
+                          .batch = index_,
+                          .rows = static_cast<std::int32_t>(kWhole),
+                          .variant = 0},
+                         [&] { enqueue(kWhole); });
+    else
+      enqueue(kWhole);
+    return round_->start_results();
+  };
+  std::int64_t ahead = launch();
+  round_->finish_results(ahead);
+  ahead = launch();
+  const std::int64_t start = clock.now_ns();
+  for (int i = 0; i < rounds; ++i) {
+    const std::int64_t next = launch();
+    round_->finish_results(std::exchange(ahead, next));
+  }
+  const std::int64_t end = clock.now_ns();
+  round_->finish_results(ahead);
+  return static_cast<double>(end - start) * 1e-3 / rounds;
+}
+
+void PointBench::run(int repeats) {
+  repeats_ = repeats;
+  Run run;
+  // Rounds follow rounds: what short parts before it do to power and clocks is over by then.
+  constexpr int kWarmUps = 4;
+  run.us[kWhole] = time(kWhole, repeats, kWarmUps);
+  for (std::size_t slice = 0; slice < kNumSlices; ++slice)
+    if (slice != kWhole) run.us[slice] = time(slice, repeats);
+  run.wall_us = time_wall(repeats);
+  backend_.enable_all();
+  runs_.push_back(run);
+}
+
+Spread PointBench::over_runs(const std::function<double(const Run&)>& value) const {
+  std::vector<double> values;
+  values.reserve(runs_.size());
+  for (const Run& run : runs_) values.push_back(value(run));
+  return spread_of(std::move(values));
+}
+
+// What the kernels take without the launches between them.
+double PointBench::alone_us(const Run& run) const {
+  double sum = 0;
+  for (std::size_t part = 0; part < kNumRoundParts; ++part)
+    sum += std::max(run.us[part] - static_cast<double>(launches_[part]) * node_us_, 0.0);
+  return sum;
+}
+
+Json PointBench::result() const {
+  Json stages = Json::object(), verify = Json::object(), counts = Json::object(),
+       spread = Json::object();
+  const auto add = [&](Json& group, const char* name, const auto& value) {
+    const Spread us = over_runs(value);
+    group[name] = us.median;
+    spread[name] = Json::array({us.min, us.max});
+  };
+  for (std::size_t i = 0; i < kNumRoundParts; ++i) {
+    const auto part = static_cast<RoundPart>(i);
+    add(is_verify(part) ? verify : stages, name_of(part),
+        [i](const Run& run) { return run.us[i]; });
+    counts[name_of(part)] = launches_[i];
+  }
+  add(stages, "verify", [](const Run& run) { return run.us[kVerify]; });
+  add(stages, "host", [](const Run& run) { return std::max(run.wall_us - run.us[kWhole], 0.0); });
+  const Spread total = over_runs([](const Run& run) { return run.us[kWhole]; });
+  const Spread wall = over_runs([](const Run& run) { return run.wall_us; });
+  const double alone = over_runs([this](const Run& run) { return alone_us(run); }).median;
+  return Json::object(
+      {{"context", point_.context},
+       {"batch", point_.batch},
+       {"rows", point_.rows},
+       {"mode", graph_ ? "graph" : "eager"},
+       {"drafting", point_.drafting()},
+       {"runs", std::ssize(runs_)},
+       {"repeats", repeats_},
+       {"total_us", total.median},
+       {"total_us_min", total.min},
+       {"total_us_max", total.max},
+       {"wall_us", wall.median},
+       {"wall_us_min", wall.min},
+       {"wall_us_max", wall.max},
+       {"stages", stages},
+       {"verify", verify},
+       {"spread", spread},
+       {"launches", counts},
+       {"kernels_alone_us", alone},
+       {"overhead", 1 - alone / total.median},
+       {"distinct_experts", std::reduce(expert_loads_.begin(), expert_loads_.end())},
+       {"expert_loads", as_json(expert_loads_)},
+       {"expert_loads_alone", as_json(expert_loads_alone_)},
+       {"cache_and_buffers_bytes", buffers_bytes_},
+       {"workspace_bytes", workspace_bytes_},
+       {"graph_bytes", graph_bytes_}});
+}
+
+}  // namespace coppice

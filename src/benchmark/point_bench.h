@@ -1,0 +1,70 @@
+// One point of `coppice bench round`, held open over several runs: its round, the graphs of its
+// parts, and what each run found.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "benchmark/bench_round.h"
+#include "benchmark/round_tracer.h"
+#include "benchmark/timing.h"
+
+namespace coppice {
+
+// The networks under test; the drafter is null when no point drafts.
+struct BenchNetworks {
+  Model* model = nullptr;
+  DflashModel* drafter = nullptr;
+  Tensor context_features = {};  // for all points, as an engine has one: see BenchRound
+  std::function<void()> meet;    // of RoundBenchOptions
+};
+
+class PointBench {
+ public:
+  // `index` tells the graphs of one point from those of another. Throws Error(kUnavailable) when a
+  // round has other rows than the point says.
+  PointBench(RoundTracer& backend, DeviceMeter& meter, const BenchNetworks& networks,
+             const RoundPoint& point, bool graph, std::int32_t index, double node_us);
+
+  // Times the round and each part `repeats` times; the medians are this run's. The round comes
+  // first: what it leaves behind is what the parts then work on.
+  void run(int repeats);
+
+  // Medians over the runs, and every run (docs/bench.md).
+  Json result() const;
+
+ private:
+  static constexpr std::size_t kWhole = kNumRoundParts, kVerify = kNumRoundParts + 1,
+                               kNumSlices = kNumRoundParts + 2;
+  struct Run {
+    std::array<double, kNumSlices> us{};
+    double wall_us = 0;
+  };
+
+  void set_up();
+  void enable(std::size_t slice);
+  void enqueue(std::size_t slice);
+  double time(std::size_t slice, int repeats, int warm_ups = 1);
+  double time_wall(int rounds);
+  // Median over the runs.
+  Spread over_runs(const std::function<double(const Run&)>& value) const;
+  double alone_us(const Run& run) const;
+
+  RoundTracer& backend_;
+  DeviceMeter& meter_;
+  RoundPoint point_;
+  bool graph_;
+  std::int32_t index_;
+  double node_us_ = 0;
+  // Of the whole round; of the experts timed alone, where all layers see the last one's rows.
+  std::vector<double> expert_loads_, expert_loads_alone_;
+  std::int64_t buffers_bytes_ = 0, workspace_bytes_ = 0, graph_bytes_ = 0;
+  std::unique_ptr<BenchRound> round_;
+  std::array<std::int64_t, kNumRoundParts> launches_{};
+  std::vector<Run> runs_;
+  int repeats_ = 0;
+};
+
+}  // namespace coppice
