@@ -174,7 +174,7 @@ def command_of(build, run, prefix):
     argv, env = RUNS[run]
     return [*prefix, binary(build, argv[0]), *argv[1:]], {
         **os.environ, **env, "COPPICE_SMALL_TESTS": "1", "COPPICE_SOURCE_DIR": str(ROOT),
-        # One kernel at a time: racecheck takes the blocks of two that overlap for those of one.
+        # One kernel at a time: racecheck reported some pairs only where kernels overlap.
         "CUDA_LAUNCH_BLOCKING": "1"}
 
 
@@ -219,7 +219,9 @@ class Result:
 
 def function_of(text):
     """The bare name of a function as the tools print it."""
-    return re.split(r"[<(]", text.replace("(anonymous namespace)::", ""))[0].split("::")[-1].split()[-1]
+    plain = text.replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
+    names = re.split(r"[<(]", plain)[0].split("::")[-1].split()
+    return names[-1] if names else plain[:40]
 
 
 def known_reason(report):
