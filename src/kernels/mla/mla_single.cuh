@@ -1,4 +1,4 @@
-// MLA attention for few single tokens on Hopper: clusters of two CTAs share a chunk of one octet of
+// MLA attention for a single token on Hopper: clusters of two CTAs share a chunk of one octet of
 // rows, four steps at a time.
 //
 // In a turn block r of a cluster computes the scores of steps r and r + 2 of the four, each by one
