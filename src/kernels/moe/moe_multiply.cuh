@@ -30,27 +30,6 @@ __device__ inline void add_scaled(float4& sum, float4 group, uint32_t scales) {
   sum.w = __fmaf_rn(group.w, high, sum.w);
 }
 
-// A lane's words and scales of one group of 32 inputs of a cell: rows g, g + 8 of its two m16
-// tiles, or of one of them.
-template <int kHalves>
-struct WeightWords {
-  uint32_t words[2 * kHalves], scales[kHalves];
-};
-template <int kHalves>
-__device__ inline WeightWords<kHalves> load_words(const uint8_t* cell, int group, int half) {
-  const int lane = threadIdx.x % 32;
-  const uint8_t* words = cell + group * 512 + lane * 16;
-  const uint8_t* scales = cell + 1024 + lane / 4 * 16 + group * 8;
-  if constexpr (kHalves > 1) {
-    const uint4 four = *reinterpret_cast<const uint4*>(words);
-    const uint2 two = *reinterpret_cast<const uint2*>(scales);
-    return {{four.x, four.y, four.z, four.w}, {two.x, two.y}};
-  } else {
-    const uint2 two = *reinterpret_cast<const uint2*>(words + half * 8);
-    return {{two.x, two.y}, {*reinterpret_cast<const uint32_t*>(scales + half * 4)}};
-  }
-}
-
 // One group of 32 inputs of a cell: `words` holds rows g, g + 8 of two m16 tiles, `scales` theirs.
 template <int kColumns>
 __device__ inline void multiply_group(float4 (&sum)[2][kColumns], const uint4& words, uint2 scales,

@@ -1,11 +1,11 @@
 // Second kernel of the wide form (moe_wide.h): one persistent block per SM from the sorted list to
 // the summed rows.
 //
-// Warpgroups have roles. Two or four multiply: weights become registers, the 64-row operand of
-// wgmma, and the rows of the unit are its columns, in shared memory. One streams: a warp claims
-// work and copies cells, two copy rows, one announces results to other blocks. The last adds up the
-// slots of a chunk of 256 outputs for every token while the others work on the next chunks, so that
-// partial sums are read while the L2 has them.
+// Warpgroups have roles. Two multiply: weights become registers, the 64-row operand of wgmma, and
+// the rows of the unit are its columns, in shared memory. One streams: a warp claims work and
+// copies cells, two copy rows, one announces results to other blocks. The last adds up the slots of
+// a chunk of 256 outputs for every token while the others work on the next chunks, so that partial
+// sums are read while the L2 has them.
 //
 // Exactness: the sum of a group of 32 inputs, the scaled sums over groups, and the order of the
 // eight segments of long inputs are those of moe_multiply.cuh and finish_unit in moe_experts.cuh.
@@ -28,28 +28,14 @@
 
 namespace coppice::kernels {
 
-inline constexpr int kWideInputWarps = 2, kWideSumThreads = 128;
+inline constexpr int kWideWarps = 8;  // that multiply, one cell of an item each
+inline constexpr int kWideWeightWarp = 8, kWideInputWarp = 9, kWideInputWarps = 2;
+inline constexpr int kWideReleaseWarp = 11;
+inline constexpr int kWideSumWarp = 12, kWideSumThreads = 128;
+inline constexpr int kWideThreads = 512;
 inline constexpr int kWideClaims = 4;
 inline constexpr int kWideWritten = 4;          // items written but not yet announced
 inline constexpr int kWideClaimBytes = 147456;  // of weights in a claim of down, at least
-
-// A block's warps for units of up to kColumns rows. A multiplying warp takes a cell of an item, 32
-// outputs, or with few columns, where the sums leave registers for twice the warps, half of one.
-template <int kColumns_>
-struct WideForm {
-  static constexpr int kColumns = kColumns_;
-  static constexpr int kHalves = kColumns > 32 ? 2 : 1;
-  static constexpr int kSteps = moe_wide_stage_steps(kColumns);
-  static constexpr int kWarps = 2 * kStepCells / kHalves;  // that multiply
-  static constexpr int kWeightWarp = kWarps, kInputWarp = kWeightWarp + 1;
-  static constexpr int kSumWarp = kInputWarp + kWideInputWarps + 1;
-  static constexpr int kThreads = 32 * kSumWarp + kWideSumThreads;
-  // Registers of a thread of the multiplying, the streaming and the adding warpgroups; their sum is
-  // what the block starts with.
-  static constexpr int kManyRegisters = kHalves > 1 ? 184 : 88;
-  static constexpr int kFewRegisters = kHalves > 1 ? 72 : 56;
-  static constexpr int kSumRegisters = 72;
-};
 
 // Both matrices as [blocks of all experts][steps][8 cells][1152 bytes]; a box is the eight cells
 // that the multiplying warps take at once.
@@ -99,9 +85,8 @@ __device__ inline WideClaim decode_wide_claim(const WideSchedule& s, int claim) 
 }
 
 struct WideShared {
-  uint8_t* stages;  // [stages] of steps of eight cells, then as many [columns] rows of 64 inputs,
-                    // swizzled
-  float4* sums;     // [256 outputs, columns] as the threads have them, over the segments before
+  uint8_t* stages;  // [stages] of eight cells, then [columns] rows of 64 inputs, swizzled
+  float4* sums;     // [columns / 4, 256 threads] sums over the segments before
   uint64_t *full, *empty;
   uint64_t *claims_full, *claims_empty;  // [kWideClaims]
   uint64_t *written, *announced;         // [kWideWritten]
@@ -141,33 +126,28 @@ __device__ inline WideClaim take_wide_claim(const WideShared& shared, RingIndex&
 // ------------------------------------------------------------------------------------- producers
 
 // Cells of one item in the order of the sums: segment by segment, steps within.
-template <typename Form>
-__device__ void copy_wide_item(const MoeWideKernelParams& p, const WideShared& shared,
-                               RingIndex& ring, const CUtensorMap* map,
-                               const ExpertBlobShape& shape, int expert, int item) {
-  const int stage_bytes = moe_wide_stage_bytes(Form::kColumns);
+__device__ inline void copy_wide_item(const MoeWideKernelParams& p, const WideShared& shared,
+                                      RingIndex& ring, const CUtensorMap* map,
+                                      const ExpertBlobShape& shape, int expert, int item) {
+  const int stage_bytes = moe_wide_stage_bytes(p.config.columns);
   const bool split = shape.warps_k > 1;
   const int block = expert * shape.blocks + (split ? item * kStepCells : item);
   for (int segment = 0; segment < shape.warps_k; ++segment) {
-    for (int step = 0; step < shape.steps; step += Form::kSteps) {
+    for (int step = 0; step < shape.steps; ++step) {
       mbarrier_wait(&shared.empty[ring.index], ring.parity ^ 1);
       uint64_t* full = &shared.full[ring.index];
-      mbarrier_arrive_expect(full, Form::kSteps * kStepBytes);
-      const uint32_t to = shared_address(shared.stages + ring.index * stage_bytes);
-#pragma unroll
-      for (int i = 0; i < Form::kSteps; ++i) {
-        tensor_copy_to_shared(to + i * kStepBytes, map, 0, split ? segment : 0, step + i, block,
-                              full);
-      }
+      mbarrier_arrive_expect(full, kStepBytes);
+      tensor_copy_to_shared(shared_address(shared.stages + ring.index * stage_bytes), map, 0,
+                            split ? segment : 0, step, block, full);
       ring.advance(p.config.stages);
     }
   }
 }
 
 // One lane: claims work, tells the other warps, and streams its weights.
-template <typename Form>
-__device__ void produce_wide_weights(const MoeWideKernelParams& p, const MoeWideMaps& maps,
-                                     const WideShared& shared, const WideSchedule& schedule) {
+__device__ inline void produce_wide_weights(const MoeWideKernelParams& p, const MoeWideMaps& maps,
+                                            const WideShared& shared,
+                                            const WideSchedule& schedule) {
   uint32_t* next_claim = wide_counters(p).next_claim;
   RingIndex ring, claims;
   int claim = blockIdx.x;
@@ -180,8 +160,8 @@ __device__ void produce_wide_weights(const MoeWideKernelParams& p, const MoeWide
     if (!work.valid) return;
     claim = gridDim.x + atomicAdd(next_claim, 1u);  // arrives during the copies
     for (int unit = work.first; unit < work.last; ++unit) {
-      copy_wide_item<Form>(p, shared, ring, work.down ? &maps.w2 : &maps.w13,
-                           work.down ? p.shape2 : p.shape13, shared.units[unit].expert, work.item);
+      copy_wide_item(p, shared, ring, work.down ? &maps.w2 : &maps.w13,
+                     work.down ? p.shape2 : p.shape13, shared.units[unit].expert, work.item);
     }
   }
 }
@@ -196,32 +176,28 @@ __device__ inline void wait_wide_unit(const WideCounters& counters, const WideSc
   all = load_acquire(counters.activations_done) == writers * schedule.units;
 }
 
-// Copies the unit's rows, 64 inputs a step; rows and inputs that do not exist become zeros. Eight
+// Copies the unit's rows, 64 inputs a stage; rows and inputs that do not exist become zeros. Eight
 // lanes take one row.
-template <typename Form>
+template <int kColumns>
 __device__ void copy_wide_rows(const MoeWideKernelParams& p, const WideShared& shared,
                                RingIndex& ring, const ExpertBlobShape& shape, const void* rows,
-                               const uint32_t (&row)[Form::kColumns / 8], int count) {
-  constexpr int kColumns = Form::kColumns;
-  const int thread = threadIdx.x - Form::kInputWarp * 32, chunk = thread % 8;
+                               const uint32_t (&row)[kColumns / 8], int count) {
+  const int thread = threadIdx.x - kWideInputWarp * 32, chunk = thread % 8;
   const int stage_bytes = moe_wide_stage_bytes(kColumns);
-  const uint32_t to = shared_address(shared.stages) + Form::kSteps * kStepBytes + thread / 8 * 128 +
-                      ((chunk ^ thread / 8) * 16);
+  const uint32_t to =
+      shared_address(shared.stages) + kStepBytes + thread / 8 * 128 + ((chunk ^ thread / 8) * 16);
   const auto* from = static_cast<const uint4*>(rows) + chunk;
   const int chunks = shape.inputs / 8;
   for (int segment = 0; segment < shape.warps_k; ++segment) {
-    for (int step = 0; step < shape.steps; step += Form::kSteps) {
+    for (int step = 0; step < shape.steps; ++step) {
+      const int first = (step * shape.warps_k + segment) * 8;
+      const bool inside = first + chunk < chunks;
       mbarrier_wait(&shared.empty[ring.index], ring.parity ^ 1);
 #pragma unroll
-      for (int s = 0; s < Form::kSteps; ++s) {
-        const int first = ((step + s) * shape.warps_k + segment) * 8;
-        const bool inside = first + chunk < chunks;
-#pragma unroll
-        for (int i = 0; i < kColumns / 8; ++i) {
-          const bool valid = inside && thread / 8 + 8 * i < count;
-          copy_async_16(to + ring.index * stage_bytes + s * kColumns * 128 + i * 1024,
-                        from + (valid ? row[i] + first : 0), valid);
-        }
+      for (int i = 0; i < kColumns / 8; ++i) {
+        const bool valid = inside && thread / 8 + 8 * i < count;
+        copy_async_16(to + ring.index * stage_bytes + i * 1024, from + (valid ? row[i] + first : 0),
+                      valid);
       }
       async_copy_arrive(&shared.full[ring.index]);
       ring.advance(p.config.stages);
@@ -229,11 +205,10 @@ __device__ void copy_wide_rows(const MoeWideKernelParams& p, const WideShared& s
   }
 }
 
-template <typename Form>
+template <int kColumns>
 __device__ void produce_wide_rows(const MoeWideKernelParams& p, const WideShared& shared,
                                   const WideSchedule& schedule) {
-  constexpr int kColumns = Form::kColumns;
-  const int first_row = (threadIdx.x - Form::kInputWarp * 32) / 8;
+  const int first_row = (threadIdx.x - kWideInputWarp * 32) / 8;
   const WideCounters counters = wide_counters(p);
   RingIndex ring, claims;
   bool all = false;
@@ -249,8 +224,8 @@ __device__ void produce_wide_rows(const MoeWideKernelParams& p, const WideShared
                            : p.pairs[position] / p.op.top_k * (p.op.hidden_size / 8);
       }
       if (work.down) wait_wide_unit(counters, schedule, u, all);
-      copy_wide_rows<Form>(p, shared, ring, work.down ? p.shape2 : p.shape13,
-                           work.down ? p.activation : p.x, row, unit.count);
+      copy_wide_rows<kColumns>(p, shared, ring, work.down ? p.shape2 : p.shape13,
+                               work.down ? p.activation : p.x, row, unit.count);
     }
   }
 }
@@ -277,86 +252,71 @@ __device__ inline void add_wide(float (&sum)[kCount], const float (&group)[kCoun
   }
 }
 
-template <typename Form>
+template <int kColumns>
 struct WideMultiply {
-  static constexpr int kColumns = Form::kColumns, kHalves = Form::kHalves;
   static constexpr int kCount = kColumns / 2;  // elements of D a thread
   static constexpr int kSum4s = kCount / 4;
-  static constexpr int kGroups = 2 * Form::kSteps;  // of 32 inputs in a stage
-  static constexpr int kParts = kGroups * kHalves;  // of the warp's share of a stage
 
   const MoeWideKernelParams& p;
   const WideShared& shared;
   RingIndex ring;
-  int cell_index, first_half;  // the warp's cell of an item and its first half of it
-  float sum[kHalves][kCount], group[2][kCount];
+  float sum[2][kCount], group[2][kCount];
   uint32_t operand[2][2][4];
   struct {
-    WeightWords<kHalves> group[kGroups];
+    uint4 first, second, scales;  // of groups 0 and 1, and both
     WgmmaOperand rows;
-  } cell;  // its share of the loaded stage
+  } cell;  // the loaded one
 
   __device__ WideMultiply(const MoeWideKernelParams& params, const WideShared& memory)
-      : p(params), shared(memory) {
-    const int warp = threadIdx.x / 32;
-    cell_index = kHalves > 1 ? warp : warp / 8 * 4 + warp % 4;
-    first_half = kHalves > 1 ? 0 : warp / 4 % 2;
-  }
+      : p(params), shared(memory) {}
 
-  // Part k is half k % kHalves of group k / kHalves; parts take turns with the registers.
-  __device__ void convert(int k) {
-    const uint32_t* words = &cell.group[k / kHalves].words[k % kHalves * 2];
-    wide_operand(operand[k % 2], words[0], words[1]);
-  }
-  __device__ void start(int k) {
-    constexpr int kStepRows = kColumns * 128;
-    const uint32_t from = k / kHalves / 2 * kStepRows + k / kHalves % 2 * 64;
+  __device__ void start_half(int half, int g) {
     wgmma_fence();
-    wgmma_rs(group[k % 2], operand[k % 2][0], cell.rows.at(from), 0);
-    wgmma_rs(group[k % 2], operand[k % 2][1], cell.rows.at(from + 32), 1);
+    wgmma_rs(group[half], operand[half][0], cell.rows.at(g * 64), 0);
+    wgmma_rs(group[half], operand[half][1], cell.rows.at(g * 64 + 32), 1);
     wgmma_commit();
   }
   template <int kPending>
-  __device__ void end(int k, uint32_t scales) {
+  __device__ void end_half(int half, uint32_t scales) {
     wgmma_wait<kPending>();
-    wgmma_hold(group[k % 2]);
-    wgmma_hold(operand[k % 2][0]);
-    wgmma_hold(operand[k % 2][1]);
-    add_wide(sum[k % kHalves], group[k % 2], scales);
-    wgmma_hold(sum[k % kHalves]);  // or the sums would wait for the MMAs that follow
+    wgmma_hold(group[half]);
+    wgmma_hold(operand[half][0]);
+    wgmma_hold(operand[half][1]);
+    add_wide(sum[half], group[half], scales);
   }
 
-  // Takes the next stage and reads the warp's share of it.
-  __device__ void load_stage() {
+  // Takes the next stage and reads the warp's cell.
+  __device__ void load_cell() {
+    const int lane = threadIdx.x % 32;
     const uint8_t* stage = shared.stages + ring.index * moe_wide_stage_bytes(kColumns);
-    const uint8_t* from = stage + cell_index * kCellBytes;
+    const uint8_t* from = stage + threadIdx.x / 32 * kCellBytes;
     mbarrier_wait(&shared.full[ring.index], ring.parity);
     fence_proxy_async();  // the rows were written by ordinary copies
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-      cell.group[g] = load_words<kHalves>(from + g / 2 * kStepBytes, g % 2, first_half);
-    }
-    cell.rows = wgmma_k_major(shared_address(stage + Form::kSteps * kStepBytes));
+    cell.first = *reinterpret_cast<const uint4*>(from + lane * 16);
+    cell.second = *reinterpret_cast<const uint4*>(from + 512 + lane * 16);
+    cell.scales = *reinterpret_cast<const uint4*>(from + 1024 + lane / 4 * 16);
+    cell.rows = wgmma_k_major(shared_address(stage + kStepBytes));
     ring.advance(p.config.stages);
   }
 
-  // The loaded stage times all rows, and the load of the next one. One part's MMAs run while the
-  // next part's weights become registers and the sums of the one before are scaled.
-  __device__ void multiply_stage(bool more) {
+  // The loaded cell times all rows, and the load of the next one. One half's MMAs run while the
+  // other half's weights become registers and its sums are scaled.
+  __device__ void multiply_cell(bool more) {
+    start_half(0, 0);
+    wide_operand(operand[1], cell.first.z, cell.first.w);
+    start_half(1, 0);
+    end_half<1>(0, cell.scales.x);
+    wide_operand(operand[0], cell.second.x, cell.second.y);
+    start_half(0, 1);
+    end_half<1>(1, cell.scales.y);
+    wide_operand(operand[1], cell.second.z, cell.second.w);
+    start_half(1, 1);
+    const uint2 scales = make_uint2(cell.scales.z, cell.scales.w);
     uint64_t* empty = &shared.empty[(ring.index > 0 ? ring.index : p.config.stages) - 1];
-    uint32_t scales[kParts];
-#pragma unroll
-    for (int k = 0; k < kParts; ++k) scales[k] = cell.group[k / kHalves].scales[k % kHalves];
-    start(0);
-    convert(1);
-#pragma unroll
-    for (int k = 1; k < kParts; ++k) {
-      start(k);
-      if (k == kParts - 1 && more) load_stage();
-      end<1>(k - 1, scales[k - 1]);
-      convert((k + 1) % kParts);
-    }
-    end<0>(kParts - 1, scales[kParts - 1]);
+    if (more) load_cell();
+    end_half<1>(0, scales.x);
+    wide_operand(operand[0], cell.first.x, cell.first.y);
+    end_half<0>(1, scales.y);
     __syncwarp();
     if (threadIdx.x % 32 == 0) mbarrier_arrive(empty);
   }
@@ -364,25 +324,24 @@ struct WideMultiply {
   // The sums of one item, in `sum`. Long inputs: eight segments, added in order.
   __device__ void multiply_item(int segments, int steps) {
     float4* before = shared.sums + threadIdx.x;
-    load_stage();
-    convert(0);
+    load_cell();
+    wide_operand(operand[0], cell.first.x, cell.first.y);
     for (int segment = 0; segment < segments; ++segment) {
       const bool last = segment == segments - 1;
 #pragma unroll
-      for (int i = 0; i < kHalves * kCount; ++i) sum[i / kCount][i % kCount] = 0.0f;
-      for (int step = Form::kSteps; step <= steps; step += Form::kSteps) {
-        multiply_stage(!last || step < steps);
+      for (int i = 0; i < kCount; ++i) sum[0][i] = sum[1][i] = 0.0f;
+      for (int step = 0; step < steps; ++step) {
+        multiply_cell(!last || step < steps - 1);
       }
       if (segments > 1) add_segments(before, segment == 0, last);
     }
   }
 
   __device__ void add_segments(float4* before, bool first, bool last) {
-    constexpr int kThreads = 32 * Form::kWarps;
 #pragma unroll
-    for (int i = 0; i < kHalves * kSum4s; ++i) {
+    for (int i = 0; i < 2 * kSum4s; ++i) {
       float* mine = &sum[i / kSum4s][i % kSum4s * 4];
-      float4 total = first ? make_float4(0, 0, 0, 0) : before[i * kThreads];
+      float4 total = first ? make_float4(0, 0, 0, 0) : before[i * 256];
       total.x = __fadd_rn(total.x, mine[0]);
       total.y = __fadd_rn(total.y, mine[1]);
       total.z = __fadd_rn(total.z, mine[2]);
@@ -390,22 +349,18 @@ struct WideMultiply {
       if (last) {
         mine[0] = total.x, mine[1] = total.y, mine[2] = total.z, mine[3] = total.w;
       } else {
-        before[i * kThreads] = total;
+        before[i * 256] = total;
       }
     }
-  }
-
-  // The m16 tile of outputs of the warp's half `i`.
-  __device__ int tile(int item, int i) const {
-    return (item * kStepCells + cell_index) * 2 + first_half + i;
   }
 
   // Rows g of a tile hold gate, rows g + 8 up, of eight features.
   __device__ void write_activations(const MoeWideUnit& unit, int item) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      const int feature = tile(item, half) * 8 + lane / 4;
+    for (int half = 0; half < 2; ++half) {
+      const int tile = (item * kWideWarps + threadIdx.x / 32) * 2 + half;
+      const int feature = tile * 8 + lane / 4;
       if (feature >= p.op.intermediate_size) continue;
       __nv_bfloat16* to = p.activation + int64_t{unit.begin} * p.op.intermediate_size +
                           feature / kQuantGroup * kQuantGroup +
@@ -430,8 +385,8 @@ struct WideMultiply {
     float* rows =
         p.partial + (chunk % kWideBuffers * num_pairs + unit.begin) * kWideOutputs + lane / 4;
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      float* to = rows + tile(0, half) * 16;
+    for (int half = 0; half < 2; ++half) {
+      float* to = rows + (threadIdx.x / 32 * 2 + half) * 16;
 #pragma unroll
       for (int i = 0; i < kCount; i += 4) {
         const int column = i * 2 + lane % 4 * 2;
@@ -448,11 +403,11 @@ struct WideMultiply {
   }
 };
 
-template <typename Form>
+template <int kColumns>
 __device__ void multiply_wide_claims(const MoeWideKernelParams& p, const WideShared& shared,
                                      const WideSchedule& schedule) {
   const WideCounters counters = wide_counters(p);
-  WideMultiply<Form> multiply(p, shared);
+  WideMultiply<kColumns> multiply(p, shared);
   RingIndex claims, written;
   int free_chunks = kWideBuffers;  // chunks below this may be written
   for (WideClaim work = take_wide_claim(shared, claims, schedule); work.valid;
@@ -528,12 +483,11 @@ __device__ inline void sum_wide_token(const MoeExpertsParams& op, const MoeWideS
 
 // Adds up every chunk of outputs when all its partial sums are there. Half of the threads take one
 // token, half another.
-template <typename Form>
-__device__ void sum_wide_chunks(const MoeWideKernelParams& p, const WideShared& shared,
-                                const WideSchedule& schedule) {
+__device__ inline void sum_wide_chunks(const MoeWideKernelParams& p, const WideShared& shared,
+                                       const WideSchedule& schedule) {
   constexpr int kBarrier = 1;
   const MoeExpertsParams& op = p.op;
-  const int thread = threadIdx.x - Form::kSumWarp * 32, offset = thread % 64 * 4;
+  const int thread = threadIdx.x - kWideSumWarp * 32, offset = thread % 64 * 4;
   const int first = blockIdx.x * 2, stride = gridDim.x * 2;
   const WideCounters counters = wide_counters(p);
   const uint32_t writers = static_cast<uint32_t>(schedule.units);
@@ -567,52 +521,51 @@ __device__ void sum_wide_chunks(const MoeWideKernelParams& p, const WideShared& 
 
 // ----------------------------------------------------------------------------------------- kernel
 
-template <typename Form>
-__device__ void init_wide_barriers(const MoeWideKernelParams& p, const WideShared& s) {
+__device__ inline void init_wide_barriers(const MoeWideKernelParams& p, const WideShared& s) {
   for (int i = 0; i < p.config.stages; ++i) {
     mbarrier_init(&s.full[i], 1 + 32 * kWideInputWarps);
-    mbarrier_init(&s.empty[i], Form::kWarps);
+    mbarrier_init(&s.empty[i], kWideWarps);
   }
   for (int i = 0; i < kWideClaims; ++i) {
     mbarrier_init(&s.claims_full[i], 1);
-    mbarrier_init(&s.claims_empty[i], Form::kWarps + kWideInputWarps + 1);
+    mbarrier_init(&s.claims_empty[i], kWideWarps + kWideInputWarps + 1);
   }
   for (int i = 0; i < kWideWritten; ++i) {
-    mbarrier_init(&s.written[i], Form::kWarps);
+    mbarrier_init(&s.written[i], kWideWarps);
     mbarrier_init(&s.announced[i], 1);
   }
   mbarrier_init_fence();
 }
 
-template <typename Form>
-__global__ void __launch_bounds__(Form::kThreads, 1)
+template <int kColumns>
+__global__ void __launch_bounds__(kWideThreads, 1)
     moe_wide_kernel(const __grid_constant__ MoeWideKernelParams p,
                     const __grid_constant__ MoeWideMaps maps) {
   extern __shared__ __align__(1024) uint8_t wide_shared[];
   const WideShared shared = carve_wide(p, wide_shared);
-  if (threadIdx.x == 0) init_wide_barriers<Form>(p, shared);
+  if (threadIdx.x == 0) init_wide_barriers(p, shared);
   grid_dependency_wait();
   grid_dependency_launch();
   const int units = static_cast<int>(*wide_counters(p).num_units);
-  for (int i = threadIdx.x; i < units; i += Form::kThreads) shared.units[i] = p.units[i];
+  for (int i = threadIdx.x; i < units; i += kWideThreads) shared.units[i] = p.units[i];
   __syncthreads();
   const WideSchedule schedule = wide_schedule(p, units);
   const int warp = threadIdx.x / 32;
-  if (warp < Form::kWarps) {
-    acquire_registers<Form::kManyRegisters>();
-    multiply_wide_claims<Form>(p, shared, schedule);
-  } else if (warp < Form::kSumWarp) {
-    release_registers<Form::kFewRegisters>();
-    if (warp == Form::kWeightWarp) {
-      if (threadIdx.x % 32 == 0) produce_wide_weights<Form>(p, maps, shared, schedule);
-    } else if (warp < Form::kInputWarp + kWideInputWarps) {
-      produce_wide_rows<Form>(p, shared, schedule);
+  if (warp < kWideWarps) {
+    acquire_registers<184>();
+    multiply_wide_claims<kColumns>(p, shared, schedule);
+  } else if (warp < kWideSumWarp) {
+    release_registers<72>();
+    if (warp == kWideWeightWarp) {
+      if (threadIdx.x % 32 == 0) produce_wide_weights(p, maps, shared, schedule);
+    } else if (warp < kWideInputWarp + kWideInputWarps) {
+      produce_wide_rows<kColumns>(p, shared, schedule);
     } else {
       announce_wide_items(p, shared, schedule);
     }
   } else {
-    release_registers<Form::kSumRegisters>();
-    sum_wide_chunks<Form>(p, shared, schedule);
+    release_registers<72>();
+    sum_wide_chunks(p, shared, schedule);
   }
 }
 

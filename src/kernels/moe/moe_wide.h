@@ -45,12 +45,8 @@ constexpr int moe_wide_block_slots(int num_tokens, int top_k, int sm_count) {
 // Whether the wide form is the faster one for these sizes.
 bool moe_wide_pays(int num_tokens, int top_k, int num_experts);
 
-// Steps of 64 inputs in a stage; shapes have an even number.
-constexpr int moe_wide_stage_steps(int columns) {
-  return columns > 32 ? 1 : 2;
-}
 constexpr int moe_wide_stage_bytes(int columns) {
-  return moe_wide_stage_steps(columns) * (kStepBytes + columns * kCellInputs * 2);
+  return kStepBytes + columns * kCellInputs * 2;
 }
 
 // Offsets into the workspace, in bytes.

@@ -52,12 +52,9 @@ cudaError_t moe_experts_wide(const MoeExpertsParams& params, int sm_count, size_
   error = launch_dependent(moe_wide_list_kernel, dim3(static_cast<unsigned>(sm_count)),
                            kWideListThreads, params.num_experts * sizeof(int), stream, p);
   if (error != cudaSuccess) return error;
-  const auto launch = [&]<typename Form>(Form) {
-    return launch_dependent(moe_wide_kernel<Form>, dim3(static_cast<unsigned>(sm_count)),
-                            Form::kThreads, p.config.shared_bytes, stream, p, maps);
-  };
-  return p.config.columns == kWideFewColumns ? launch(WideForm<kWideFewColumns>())
-                                             : launch(WideForm<64>());
+  return launch_dependent(
+      p.config.columns == kWideFewColumns ? moe_wide_kernel<kWideFewColumns> : moe_wide_kernel<64>,
+      dim3(static_cast<unsigned>(sm_count)), kWideThreads, p.config.shared_bytes, stream, p, maps);
 }
 
 }  // namespace coppice::kernels
