@@ -71,25 +71,22 @@ def kernel_row(kernels, what, keys, file):
 
 def readme_rows():
     kernels, kernel_file = newest("*-kernels.json")
-    second, second_file = newest("*-kernels-tp1-round.json")
     rounds, round_file = newest("*-rounds-tp8.json")
     rows = [
         kernel_row(kernels, "routed experts, INT4, one K2.6 TP-8 rank, H200: 1 / 8 / 17 / 64 / 256 rows",
                    [f"experts tp8 M={m}" for m in (1, 8, 17, 64, 256)], kernel_file),
-        kernel_row(second, "the same, whole experts (TP1): 1 / 8 / 17 / 64 rows", [f"experts tp1 M={m}" for m in (1, 8, 17, 64)], second_file),
+        kernel_row(kernels, "the same, whole experts (TP1): 1 / 8 / 17 / 64 rows", [f"experts tp1 M={m}" for m in (1, 8, 17, 64)], kernel_file),
         kernel_row(kernels, "q_a and kv_a together, bf16 7168 to 2112, H200: 1 / 17 / 64 / 256 rows",
                    [f"qkv_a tp8 M={m}" for m in (1, 17, 64, 256)], kernel_file),
         kernel_row(kernels, "lm_head of a TP-8 rank, bf16 7168 to 20480, H200: 1 / 17 / 64 rows",
                    [f"lm_head tp8 M={m}" for m in (1, 17, 64)], kernel_file),
-        kernel_row(second, "tree build, cut and compile, budget 16, H200: batch 1 / 8 / 64",
-                   [f"trees B={b} budget=16" for b in (1, 8, 64)], second_file),
-        kernel_row(second, "top-64 and log-sum-exp of 163,840 logits, H200: 15 / 120 / 960 rows",
-                   [f"top_k rows={r}" for r in (15, 120, 960)], second_file),
+        kernel_row(kernels, "tree build, cut and compile, budget 16, H200: batch 1 / 8 / 64",
+                   [f"trees B={b} budget=16" for b in (1, 8, 64)], kernel_file),
+        kernel_row(kernels, "top-64 and log-sum-exp of 163,840 logits, H200: 15 / 120 / 960 rows",
+                   [f"top_k rows={r}" for r in (15, 120, 960)], kernel_file),
+        kernel_row(kernels, "MLA attention, 8 heads, 8k context, H200: 1 / 17 / 33 / 64 rows; with tree paths, FlashMLA without",
+                   [f"mla tp8 B=1 L=8192 T={t}" for t in (1, 17, 33, 64)], kernel_file),
     ]
-    mla = [cell("mla-h200.md", "heads", ["8", "1", "8k"], column) for column in ("T = 1", "17", "33", "64")]
-    peer = cell("mla-h200.md", "heads", ["8", "1", "8k"], "FlashMLA T = 1 / 17 / 33 / 64")
-    rows.append(["MLA attention, 8 heads, 8k context, H200: 1 / 17 / 33 / 64 rows, with tree paths",
-                 " / ".join(value.split(" ")[0] for value in mla) + " us", f"FlashMLA, no mask, another day: {peer}", "docs/results/mla-h200.md"])
     whole = {r["rows"]: r["total_us"] for r in rounds["rounds"] if r["context"] == 8192 and r["mode"] == "graph"}
     rows.append(["a whole round of one K2.6 TP-8 rank (61 layers, no all-reduce), 8k context, H200: 1 / 8 / 17 / 64 rows",
                  " / ".join(f"{whole[n] / 1000:.2f}" for n in (1, 8, 17, 64)) + " ms", "", round_file])
