@@ -757,13 +757,8 @@ __device__ __forceinline__ void mla_clear_inert_rows(const MlaAttentionParams& p
   }
 }
 
-template <bool kPrompt>
-__global__ void __launch_bounds__(kMlaThreads, 1)
-    mla_attention_sm90(MlaAttentionParams p, MlaWorkspace ws, int padded_heads,
-                       const __grid_constant__ MlaCacheMaps maps) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // wgmma exists on sm_90a alone
-  extern __shared__ __align__(1024) char dynamic_shared[];
-  MlaShared* sm = reinterpret_cast<MlaShared*>(dynamic_shared);
+// Of the whole block.
+__device__ __forceinline__ void mla_init_barriers(MlaShared* sm) {
   if (threadIdx.x == 0) {
     for (int b = 0; b < 2; b++) {
       for (int i = 0; i < kMlaPieces; i++) mbarrier_init(&sm->full[b][i], 1);
@@ -773,6 +768,16 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
     mbarrier_init_fence();
   }
   __syncthreads();
+}
+
+template <bool kPrompt>
+__global__ void __launch_bounds__(kMlaThreads, 1)
+    mla_attention_sm90(MlaAttentionParams p, MlaWorkspace ws, int padded_heads,
+                       const __grid_constant__ MlaCacheMaps maps) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // wgmma exists on sm_90a alone
+  extern __shared__ __align__(1024) char dynamic_shared[];
+  MlaShared* sm = reinterpret_cast<MlaShared*>(dynamic_shared);
+  mla_init_barriers(sm);
   grid_dependency_launch();
   // The plan was made before the previous kernel could start: mla_plan releases no kernel early.
   const int num_fragments = ws.header->num_fragments;

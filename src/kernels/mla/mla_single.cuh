@@ -472,15 +472,7 @@ __device__ __forceinline__ void mla_single_math(MlaSingleShared* sm, const MlaAt
 __device__ __forceinline__ void mla_alone(MlaShared* sm, const MlaAttentionParams& p,
                                           const MlaWorkspace& ws, int num_fragments,
                                           int padded_heads, const MlaCacheMaps* maps) {
-  if (threadIdx.x == 0) {
-    for (int b = 0; b < 2; b++) {
-      for (int i = 0; i < kMlaPieces; i++) mbarrier_init(&sm->full[b][i], 1);
-      for (int w = 0; w < 2; w++) mbarrier_init(&sm->empty[b][w], 4);
-    }
-    mbarrier_init(&sm->tail_done, kMlaMathThreads / 32);
-    mbarrier_init_fence();
-  }
-  __syncthreads();
+  mla_init_barriers(sm);
   if (threadIdx.x >= kMlaMathThreads) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (threadIdx.x < kMlaMathThreads + 32) mla_produce<false>(sm, p, ws, num_fragments, maps);
