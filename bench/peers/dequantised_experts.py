@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """dequantised_experts.py: routed experts of prompts on weights dequantised to bf16 beforehand, in microseconds: cuBLAS (torch.mm expert by expert) and torch's
 grouped product. Whole op (gather, products, activation, weighted sum) and the products alone, TP-8 shard and whole experts, 2048 and 8192 rows; uniform routing,
-medians of graph replays. Needs torch with CUDA and 51 GB of its memory."""
+medians of graph replays. Needs torch with CUDA and about 40 GB of its memory."""
 import statistics
 
 import torch
