@@ -333,7 +333,8 @@ TEST_F(ChatApiTest, RefusesBadRequestsAndGoesOn) {
     EXPECT_EQ(chat(user("a") + R"(,"response_format":{"type":"json_object"})").status, 501);
   }
   EXPECT_EQ(post("/v1/embeddings", "{}").status, 501);
-  EXPECT_EQ(server_->status().in_flight, 0);
+  // A request that a stop string ended leaves the engine a moment after its answer.
+  EXPECT_TRUE(testing::eventually([] { return server_->status().in_flight == 0; }));
   EXPECT_EQ(complete(R"("prompt":"a","max_tokens":2)").status, 200);
 }
 
