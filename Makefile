@@ -1,9 +1,9 @@
 # make demo and make test do everything from a fresh clone, set-up included.
 JOBS ?= $(shell nproc)
 PRESET ?= cpu
-BUILD = $(if $(filter cpu ci,$(PRESET)),build,build-$(PRESET))
+BUILD = $(if $(filter cpu,$(PRESET)),build,build-$(PRESET))
 
-.PHONY: report help setup oracles models build demo test clients check format sanitize asan tsan sanitize-cuda bench cuda cuda-compile cuda-all clean
+.PHONY: help setup oracles models build demo test clients check format sanitize asan tsan sanitize-cuda bench report cuda cuda-compile cuda-all clean
 
 help:
 	@echo "make demo      build, then generate text three ways from the model in models/ and compare"
@@ -12,7 +12,7 @@ help:
 	@echo "make check     formatting, layer table, clang-tidy"
 	@echo "make sanitize  the tests under ASan+UBSan and TSan"
 	@echo "make sanitize-cuda  every kernel under compute-sanitizer; needs a GPU"
-	@echo "make bench     kernels and rounds against the memory bandwidth of this machine"
+	@echo "make bench     kernels and steps against the memory bandwidth of this machine; llama.cpp beside them after make models"
 	@echo "make report    README's table, build/report.html and .pdf from docs/results"
 	@echo "make cuda      the CUDA build (needs the toolkit); make cuda-all for every architecture"
 	@echo "make format    clang-format in place"

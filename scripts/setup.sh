@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the build and the tests need on Debian 12: packages from apt, and with --oracles a Python environment in
-# .venv with the reference implementations that some tests compare with, with --clients
-# one in .venv-clients with other people's clients of the server. Does nothing where all is there already.
+# .venv with the reference implementations that some tests compare with and a browser, with --clients one in .venv-clients
+# with other people's clients of the server. Does nothing where all is there already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -54,12 +54,6 @@ if [[ "${1:-}" == --clients ]]; then
 fi
 
 if [[ "${1:-}" == --oracles ]]; then
-  # A browser for the screenshot of reports; without it that test says that it is skipped.
-  if ! command -v chromium >/dev/null && ((EUID == 0)); then
-    echo "setup: installing chromium"
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null 2>&1 ||
-      echo "setup: no chromium: screenshots will be skipped"
-  fi
   stamp=.venv/installed-packages.txt
   if ! cmp -s scripts/pypi-packages.txt "$stamp"; then
     echo "setup: Python environment for the reference implementations (.venv)"
@@ -69,9 +63,9 @@ if [[ "${1:-}" == --oracles ]]; then
       echo "setup: no Python environment: tests that compare with reference implementations will be skipped"
     fi
   fi
-  # The browser that drives the server's page.
+  # The browser for the server's page and the screenshot of reports.
   if ! command -v chromium > /dev/null && ! { ((EUID == 0)) && command -v apt-get > /dev/null && apt-get update -qq &&
       DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium > /dev/null; }; then
-    echo "setup: no Chromium (apt-get install chromium): the test of the server's page will be skipped"
+    echo "setup: no Chromium (apt-get install chromium): the tests of the server's page and of reports will be skipped"
   fi
 fi
