@@ -2,112 +2,110 @@
 """Every kernel under compute-sanitizer, on a machine with a GPU and the CUDA toolkit.
 
     cmake --preset cuda && cmake --build build-cuda
-    scripts/sanitize_cuda.py build-cuda [--tools memcheck,racecheck] [--only PART] [--jobs 8]
+    scripts/sanitize_cuda.py build-cuda [--tools memcheck,racecheck] [--only PART] [--jobs 8] [--resume]
 
-Small cases of each op, kernel test, and of whole rounds run under memcheck, racecheck, synccheck and
-initcheck, and a table says for each kernel what the tools reported in it. Exit code 0: nothing.
-`--coverage` counts launches with ncu instead: which runs reach which kernel. `--check`, without a
-GPU, says whether a kernel in src/kernels is missing here.
+Small cases of each op, kernel test and of whole rounds run under memcheck, racecheck, synccheck and initcheck, each case in a
+process of its own with its own time limit. A table says for each kernel what the tools reported in it; the output and what was
+read from it lie in --logs, a .txt and a .json a case. --resume keeps the cases there that ended. Exit code 0: nothing found.
+`--page FILE` writes the table of --logs between the marks of a page. `--coverage` counts launches with ncu instead: which runs
+reach which kernel. `--check`, without a GPU, says whether a kernel in src/kernels is missing here.
 """
 import argparse
 import concurrent.futures
+import json
 import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
 
+from sanitizer_output import Result
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TOOLS = ["memcheck", "racecheck", "synccheck", "initcheck"]
-ACCESS = re.compile(r"(?:between|and) (Read|Write|Atomic) access at (.*) in (\S+?):(\d+)")
-PLACE = re.compile(r"    (?:at|Device Frame:) ?(.*?)(?:\+0x[0-9a-f]+)?(?: in (\S+):(\d+))?$")
-
-# Pairs of places that racecheck reports although they are ordered, and by what. Either kind is reported in a kernel of twenty
-# lines too (docs/results/2026-11-30-h200-sanitizer.md).
-LANE = "lane 0 arrives on an mbarrier for its warp, after __syncwarp"
-ARRIVAL = "bar.arrive of the readers, bar.sync of the writers"
-KNOWN = {
-    ("bulk_copy_to_shared", "multiply_stage"): LANE,
-    ("mla_clear_keys", "mla_store_weights"): LANE,
-    ("mla_start_other_values", "mla_store_weights"): ARRIVAL,
-    ("mla_store_weights", "mla_tail_pass"): ARRIVAL,
-    ("ldmatrix_x4", "mla_store_weights"): ARRIVAL,
-}
+MARKS = "<!-- sanitize_cuda.py: begin -->", "<!-- sanitize_cuda.py: end -->"
+ROWS = (1, 7, 17, 33, 129)  # of an op case: one of each form of the kernels
 
 
-def op(name):
-    """Cases of the table in whose "op name" the text is."""
-    return (["ops_op_cases_test", "--gtest_filter=*AgreesWithReference/cuda"], {"COPPICE_OPS": name})
+class Run:
+    """Cases of one binary. kind: how they are found; focus: kernels that racecheck is kept to, all if empty."""
+
+    def __init__(self, kind, binary, args=(), env=None, tools=TOOLS, focus=(), gpus=1):
+        self.kind, self.binary, self.args, self.env = kind, binary, list(args), env or {}
+        self.tools, self.focus, self.gpus = tools, focus, gpus
 
 
-def kernel_test(name, test_filter):
-    return ([name, f"--gtest_filter={test_filter}"], {})
+def op(*names):
+    """Cases of the table whose "op name" begins with one of these."""
+    return Run("ops", "ops_op_cases_test", names)
+
+
+def kernel_test(name, test_filter, **options):
+    return Run("gtest", name, [test_filter], **options)
 
 
 def bench(part):
-    return (["coppice", "bench", "kernels", "--device", "cuda", "--check-only", "--filter", part], {})
+    """K2's widths: too much for the tools that watch every access to shared memory."""
+    return Run("plain", "coppice", ["bench", "kernels", "--device", "cuda", "--check-only", "--filter", part],
+               tools=["memcheck", "synccheck"])
 
 
-def rounds(test_filter):
-    return (["engine_rounds_ahead_test", f"--gtest_filter={test_filter}"], {"COPPICE_TEST_DEVICE": "cuda"})
-
-
-def generate(*flags):
+def generate(focus, *flags):
     model, drafter = ROOT / "models/tiny-k2", ROOT / "models/tiny-k2-dflash"
-    prompt = "def fibonacci(n):\n    if n < 2:\n        return n\n" * 4
     flags = flags if "ngram" in flags else (*flags, "--drafter", str(drafter))
-    return (["coppice", "generate", str(model), "--device", "cuda", "--max-tokens", "8", "--enforce-eager", "--quiet", "--prompt",
-             prompt, *flags], {})
+    prompt = "def f(n):\n    return n\n" * 2
+    return Run("plain", "coppice", ["generate", str(model), "--device", "cuda", "--max-tokens", "6", "--enforce-eager", "--quiet",
+                                    "--prompt", prompt, *flags], focus=focus)
 
 
 RUNS = {
-    "op linear": op("linear bf16"),
-    **{f"op {name}": op(name) for name in (
-        "embed", "rms_norm", "silu_mul", "gather_rows", "moe_route", "moe_experts", "moe_block",
-        "mla_rope", "mla_queries", "mla_attention", "gqa_rope", "gqa_attention", "top_k_log_probs")},
+    "op linear": op("linear bf16", "head_linear bf16"),
+    **{f"op {name}": op(name + " ") for name in (
+        "embed", "rms_norm", "add_rms_norm", "silu_mul", "gather_rows", "moe_route", "moe_experts int4", "moe_block",
+        "mla_rope_and_write_kv", "mla_queries", "mla_attention", "gqa_rope_and_write_kv", "gqa_attention", "top_k_log_probs")},
     "top-k and greedy": kernel_test("kernels_tree_test", "*TopKAndGreedy*"),
     "trees": kernel_test("kernels_tree_test", "*TreesAndRows*:*GoldenTrees*"),
     "commit": kernel_test("kernels_tree_test", "*AcceptAndMove*"),
     "sampling": kernel_test("kernels_tree_test", "*SampledTokens*"),
     "experts": kernel_test("kernels_moe_test", "*MoeExpertsTest.AgreesWithDoublePrecision*:MoeRoute.*"),
     "peers": kernel_test("kernels_peer_exchange_test", "*PeerExchangeTest.*/0"),  # one rank: nobody to wait for
+    "peers, two GPUs": kernel_test("kernels_peer_exchange_test", "*PeerExchangeTest.*/1", gpus=2),
     "mla, 8k": bench("mla tp8 B=1 L=8192 T=1,mla tp8 B=8 L=8192 T=1"),
     "mla, 64 heads": bench("mla tp1 B=1 L=1024 T=17"),
     "dense, K2 shapes": bench("q_b tp8 M=17,router tp8 M=17,o_proj tp8 M=64,qkv_a tp8 M=8"),
-    "rounds, tree": generate("--ddtree-budget", "16"),
-    "rounds, n-gram": generate("--spec-method", "ngram"),
-    "rounds, log-probabilities": rounds("*APlaceThatChangedHands*"),
+    "rounds, tree": generate(["compile_draft_kernel", "write_time_kernel"], "--ddtree-budget", "16"),
+    "rounds, n-gram": generate(["ngram_propose_kernel"], "--spec-method", "ngram"),
+    "rounds, log-probabilities": kernel_test(
+        "engine_rounds_ahead_test", "*APlaceThatChangedHands*", env={"COPPICE_TEST_DEVICE": "cuda"},
+        focus=["choice_log_probs_kernel", "sample_rows_cluster_kernel"]),
 }
 
 # Where each kernel runs.
+EXPERTS = ["op moe_experts int4", "experts"]
+MLA = ["op mla_attention", "mla, 8k", "mla, 64 heads"]
+PEERS = ["peers", "peers, two GPUs"]
 KERNELS = {
     "embed_kernel": ["op embed"],
-    "rms_norm_kernel": ["op rms_norm"],
+    "rms_norm_kernel": ["op rms_norm", "op add_rms_norm"],
     "skinny_gemm_kernel": ["op linear", "dense, K2 shapes", "op moe_block"],
     "row_product_kernel": ["op linear"],
     "silu_mul_kernel": ["op silu_mul"],
     "gather_rows_kernel": ["op gather_rows"],
     "moe_route_kernel": ["op moe_route", "experts"],
     "moe_prepare_kernel": ["op moe_block"],
-    "moe_experts_kernel": ["op moe_experts", "experts"],
-    "moe_combine_kernel": ["op moe_experts", "experts"],
-    "moe_single_kernel": ["op moe_experts", "experts"],
-    "moe_wide_kernel": ["op moe_experts", "experts"],
-    "moe_wide_list_kernel": ["op moe_experts", "experts"],
-    "repack_experts_kernel": ["op moe_experts", "experts"],
-    "mla_rope_kernel": ["op mla_rope"],
+    **{name: EXPERTS for name in ("moe_experts_kernel", "moe_combine_kernel", "moe_single_kernel", "moe_wide_kernel",
+                                  "moe_wide_list_kernel", "repack_experts_kernel")},
+    "mla_rope_kernel": ["op mla_rope_and_write_kv"],
     "mla_queries_kernel": ["op mla_queries"],
-    "mla_plan_tiles": ["op mla_attention", "mla, 8k", "mla, 64 heads"],
-    "mla_plan_passes": ["op mla_attention", "mla, 8k", "mla, 64 heads"],
-    "mla_attention_sm90": ["op mla_attention", "mla, 8k", "mla, 64 heads"],
+    **{name: MLA for name in ("mla_plan_tiles", "mla_plan_passes", "mla_attention_sm90", "mla_combine")},
     "mla_attention_single_sm90": ["op mla_attention", "mla, 8k"],
-    "mla_combine": ["op mla_attention", "mla, 8k", "mla, 64 heads"],
     "mla_generic": ["op mla_attention"],
-    "gqa_rope_kernel": ["op gqa_rope"],
-    "gqa_attention_kernel": ["op gqa_attention", "rounds, tree"],
-    "gqa_combine_kernel": ["op gqa_attention", "rounds, tree"],
+    "gqa_rope_kernel": ["op gqa_rope_and_write_kv"],
+    "gqa_attention_kernel": ["op gqa_attention"],
+    "gqa_combine_kernel": ["op gqa_attention"],
     "top_k_log_probs_kernel": ["op top_k_log_probs", "top-k and greedy"],
     "merge_top_k_kernel": ["top-k and greedy"],
     "sample_greedy_kernel": ["top-k and greedy"],
@@ -120,11 +118,7 @@ KERNELS = {
     "compile_single_kernel": ["trees"],
     "accept_path_kernel": ["commit"],
     "move_kv_kernel": ["commit"],
-    "one_shot_kernel": ["peers"],
-    "two_shot_kernel": ["peers"],
-    "tagged_kernel": ["peers"],
-    "peer_gather_kernel": ["peers"],
-    "peer_norm_kernel": ["peers"],
+    **{name: PEERS for name in ("one_shot_kernel", "two_shot_kernel", "tagged_kernel", "peer_gather_kernel", "peer_norm_kernel")},
     "compile_draft_kernel": ["rounds, tree"],
     "ngram_propose_kernel": ["rounds, n-gram"],
     "write_time_kernel": ["rounds, tree"],
@@ -163,6 +157,9 @@ def check_table():
     return found == listed and runs <= set(RUNS)
 
 
+# ------------------------------------------------------------------------------------------ cases
+
+
 def binary(build, name):
     for folder in (build / "tests", build / "apps/coppice", build):
         if (folder / name).exists():
@@ -170,165 +167,298 @@ def binary(build, name):
     sys.exit(f"{build}: no {name}; build it first")
 
 
-def command_of(build, run, prefix):
-    argv, env = RUNS[run]
-    return [*prefix, binary(build, argv[0]), *argv[1:]], {
-        **os.environ, **env, "COPPICE_SMALL_TESTS": "1", "COPPICE_SOURCE_DIR": str(ROOT),
-        # One kernel at a time: racecheck reported some pairs only where kernels overlap.
-        "CUDA_LAUNCH_BLOCKING": "1"}
+def num_gpus():
+    """What nvidia-smi lists; 1 where there is none."""
+    if shutil.which("nvidia-smi") is None:
+        return 1
+    listed = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    return max(1, listed.stdout.count(b"GPU "))
 
 
-class Result:
-    """What one run under one tool gave. reports: {(what, place or pair of places): times}."""
-
-    def __init__(self, text="", code=124, seconds=0.0):
-        summary = re.findall(r"=+ ((?:ERROR|RACECHECK) SUMMARY: .*)", text)
-        self.ended = code != 124 and bool(summary) and "[  SKIPPED ]" not in text
-        self.passed = code == 0
-        self.summary, self.seconds = summary[-1] if summary else "no summary", seconds
-        self.complaints = [] if self.passed else re.findall(r"^(?!=====).*(?:ailure|error|rror:|FAILED).*$", text, re.M)[:4]
-        self.reports, self.folders = {}, set()
-        first, what = None, ""
-        for line in text.splitlines():
-            if not line.startswith("========="):
-                continue
-            if access := ACCESS.search(line):
-                place = f"{access[1]} {function_of(access[2])} {pathlib.Path(access[3]).name}:{access[4]}"
-                self.folders.add(pathlib.Path(access[3]).parent.name)
-                if "reported between" in line:
-                    first, what = place, "warning" if "Warning" in line else "race"
-                elif first:
-                    self.add((what, f"{first} / {place}"))
-            elif re.match(r"========= Program hit", line):
-                self.add((line[10:].strip()[:120], "host"))
-            elif re.match(r"========= (Invalid|Misaligned|Uninitialized|Barrier error|Error)", line):
-                first, what = None, line[10:].strip()
-            elif what not in ("", "race", "warning") and (place := PLACE.search(line)):
-                self.folders.add(pathlib.Path(place[2] or "").parent.name)
-                self.add((what, f"{function_of(place[1])} {pathlib.Path(place[2] or '').name}:{place[3]}"))
-                what = ""
-        if self.ended and not self.reports and not re.search(r" 0 (errors|hazards)", self.summary):
-            self.add((self.summary, "?"))
-
-    def add(self, report):
-        self.reports[report] = self.reports.get(report, 0) + 1
-
-    def unknown(self):
-        return {report: count for report, count in self.reports.items() if not known_reason(report)}
+def environment(run, more):
+    return {**os.environ, **run.env, **more, "COPPICE_SMALL_TESTS": "1", "COPPICE_SOURCE_DIR": str(ROOT)}
 
 
-def function_of(text):
-    """The bare name of a function as the tools print it."""
-    plain = text.replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
-    names = re.split(r"[<(]", plain)[0].split("::")[-1].split()
-    return names[-1] if names else plain[:40]
+def names_in(build, run):
+    """The op cases, or tests, that the run's binary says it has."""
+    ask = ["--gtest_filter=OpTableTest.NamesPickOneCase"] if run.kind == "ops" else [
+        "--gtest_list_tests", "--gtest_filter=" + run.args[0]]
+    text = subprocess.run([binary(build, run.binary), *ask], env=environment(run, {}), stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL, timeout=60).stdout.decode(errors="replace")
+    if run.kind == "ops":
+        return [name for name in re.findall(r"^case (.*)$", text, re.M) if name.startswith(tuple(run.args))]
+    suite, names = "", []
+    for line in text.splitlines():
+        if re.match(r"^\S+\.( |$)", line):
+            suite = line.split()[0]
+        elif line.startswith("  "):
+            names.append(suite + line.split()[0])
+    return names
 
 
-def known_reason(report):
-    names = tuple(sorted(set(re.findall(r"(?:Read|Write|Atomic) (\w+)", report[1]))))
-    return KNOWN.get(names) if report[0] in ("race", "warning") else None
+def cases_of(build, tool, name):
+    """(case, arguments, environment) for every process of a run under a tool."""
+    run = RUNS[name]
+    if tool not in run.tools:
+        return []
+    if run.kind == "plain":
+        return [(name, run.args, {})]
+    names = names_in(build, run)
+    if not names:
+        sys.exit(f"{run.binary}: has no case of '{name}'")
+    if run.kind == "gtest":
+        return [(test, ["--gtest_filter=" + test], {}) for test in names]
+    sizes = [str(rows) for rows in ROWS] if tool == "racecheck" else [",".join(map(str, ROWS))]
+    return [(f"{case}, {rows} rows", ["--gtest_filter=*AgreesWithReference/cuda"], {"COPPICE_OPS": case, "COPPICE_ROWS": rows})
+            for case in names for rows in sizes]
 
 
-def run_tool(build, run, tool, limit, logs):
-    """limit: seconds; not above zero: not run."""
-    if limit <= 0:
-        return Result()
-    prefix = ["compute-sanitizer", "--tool", tool, "--print-limit", "1000", "--kernel-name", "kernel_substring=coppice"]
-    command, env = command_of(build, run, prefix)
-    start = time.time()
-    try:
-        done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit)
-        text, code = done.stdout.decode(errors="replace"), done.returncode
-    except subprocess.TimeoutExpired as late:
-        text, code = (late.stdout or b"").decode(errors="replace"), 124
-    name = re.sub(r"\W+", "_", f"{tool} {run}")
-    (logs / f"{name}.txt").write_text(text)
-    return Result(text, code, time.time() - start)
+# -------------------------------------------------------------------------------------------- runs
 
 
-def sanitize(build, tools, runs, jobs, limit, total, logs):
-    work = [(tool, run) for tool in tools for run in runs]
-    end = time.time() + total
-    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        results = dict(zip(work, pool.map(
-            lambda w: run_tool(build, w[1], w[0], min(limit, end - time.time()), logs), work)))
-    for (tool, run), result in results.items():
-        state = "" if result.ended else "NOT ENDED, "
-        state += "" if result.passed or not result.ended else "the test itself FAILED, "
-        print(f"{tool}, {run}: {state}{result.summary}, {result.seconds:.0f} s")
-        for line in result.complaints if result.ended else []:
-            print("          " + line.strip())
-        for (what, places), count in sorted(result.reports.items(), key=lambda item: -item[1]):
-            reason = known_reason((what, places))
-            print(f"    {count:5} {what}: {places}" + (f"  (known: {reason})" if reason else ""))
-    print(f"\n{'kernel':28}" + "".join(f"{tool:>12}" for tool in tools) + "  runs")
-    folder_of = kernels_in_source()
-    clean = True
-    for kernel, names in KERNELS.items():
-        own = [run for run in names if run in runs]
-        if not own:
+def without_cublas(logs):
+    """A library path on which cuBLASLt does not load, so that prompts take our kernels: racecheck reports cuBLASLt's, and to
+    initcheck what a kernel that it does not watch has written is not written."""
+    folder = (logs / "no_cublas").resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "libcublasLt.so.13").write_bytes(b"")
+    return f"{folder}:{os.environ.get('LD_LIBRARY_PATH', '')}"
+
+
+def end(process):
+    """The tool, and what it has started: ended as a group, first asked to."""
+    for what, wait in ((signal.SIGTERM, 2), (signal.SIGKILL, 10)):
+        try:
+            os.killpg(process.pid, what)
+            process.wait(wait)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
             continue
-        cells = []
-        for tool in tools:
-            mine = [results[tool, run] for run in own]
-            near = [r for r in mine if r.folders & {folder_of[kernel], "common", ""}]
-            cell = "clean" if all(r.ended and r.passed for r in mine) else "not ended"
-            if any(r.reports for r in near):
-                cell = "REPORTS" if any(r.unknown() for r in near) else "known"
-            cells.append(cell)
-            clean = clean and cell in ("clean", "known")
-        print(f"{kernel:28}" + "".join(f"{cell:>12}" for cell in cells) + "  " + ", ".join(own))
-    return clean and not any(result.unknown() for result in results.values())
 
 
-def coverage(build, runs, limit):
+def run_case(args, tool, name, case, limit):
+    """One process; its Result, written to the logs. limit: seconds."""
+    case_name, arguments, more = case
+    run = RUNS[name]
+    command = [args.sanitizer, "--tool", tool, "--print-limit", "200"]
+    filters = run.focus if tool == "racecheck" and run.focus else ["coppice"]
+    for part in filters:
+        command += ["--kernel-name", "kernel_substring=" + part]
+    # One kernel at a time: the tool's memory is that of one launch, and no launch goes untracked. Ranks wait for each other's.
+    if run.gpus == 1:
+        command.append("--force-blocking-launches")
+    command += [*args.tool_flags.split(), binary(args.build, run.binary), *arguments]
+    env = environment(run, more)
+    if tool != "memcheck":
+        env["LD_LIBRARY_PATH"] = without_cublas(args.logs)
+    base = log_of(args.logs, tool, name, case_name)
+    base.parent.mkdir(parents=True, exist_ok=True)
+    start = time.time()
+    with open(base.with_suffix(".txt"), "wb") as out:
+        process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+                                   start_new_session=True)
+        try:
+            code = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            code = 124
+        end(process)
+    text = base.with_suffix(".txt").read_text(errors="replace")
+    result = Result(tool, name, case_name, text, code, time.time() - start).as_json()
+    base.with_suffix(".json").write_text(json.dumps(result, indent=1))
+    return result
+
+
+def log_of(logs, tool, name, case):
+    return logs / tool / re.sub(r"\W+", "_", f"{name}__{case}")[:150]
+
+
+def sanitize(args, tools, runs):
+    """Runs what is wanted; whether every case was begun."""
+    work = []
+    for tool in tools:
+        for name in runs:
+            for case in cases_of(args.build, tool, name):
+                log = log_of(args.logs, tool, name, case[0]).with_suffix(".json")
+                if args.resume and log.exists() and json.loads(log.read_text())["state"] not in ("did not end", "not tracked"):
+                    continue
+                work.append((tool, name, case))
+    last, unstarted = time.time() + args.total, []
+
+    def one(item):
+        tool, name, case = item
+        left = last - time.time()
+        if left < 1:
+            unstarted.append(item)
+            return
+        result = run_case(args, tool, name, case, min(args.limit, left))
+        print(f"{tool}, {name}, {case[0]}: {result['state']}, {result['seconds']:.0f} s; {result['summary']}", flush=True)
+        for line in result["complaints"]:
+            print("          " + line.strip()[:200])
+        for record in result["records"]:
+            print(f"    {record['count']:5} {record['what']}: {' / '.join(record['places'])}"
+                  + (f"  (known: {record['known']})" if record["known"] else ""), flush=True)
+
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        list(pool.map(one, work))
+    if unstarted:
+        print(f"{len(unstarted)} of {len(work)} cases were not begun; --resume goes on with them")
+    return not unstarted
+
+
+# ------------------------------------------------------------------------------------------- table
+
+
+def results_in(logs):
+    """All results that lie there, by tool."""
+    results = {}
+    for path in sorted(logs.glob("*/*.json")):
+        result = json.loads(path.read_text())
+        results.setdefault(result["tool"], []).append(result)
+    return results
+
+
+def is_in(record, kernel, folders):
+    """Whether a record may be of that kernel: by a kernel's name in its text, else by the folder of its files."""
+    named = [name for name in folders if re.search(rf"\b{name}\b", record["text"])]
+    if named:
+        return kernel in named
+    files = {folder for name in record["files"] for folder in folders_of(name)} - {"common"}
+    return not files or folders[kernel] in files
+
+
+def folders_of(file):
+    return {path.parent.name for path in (ROOT / "src/kernels").rglob(file)}
+
+
+def cell(kernel, tool, results, folders):
+    """What a tool said of a kernel, in the results of its runs."""
+    mine = [r for r in results if r["run"] in KERNELS[kernel]]
+    if not mine:
+        return "not covered"
+    near = [[x for x in r["records"] if is_in(x, kernel, folders)] for r in mine]
+    errors = sum(x["count"] for records in near for x in records
+                 if not x["known"] and x["kind"] not in ("untracked", "application"))
+    if errors:
+        return f"{errors} errors"
+    for state in ("did not end", "not tracked", "test failed", "skipped"):
+        count = sum(r["state"] == state for r in mine)
+        if count:
+            return f"{state} ({count} of {len(mine)})"
+    known = sum(x["count"] for records in near for x in records)
+    wanted = sum(tool in RUNS[run].tools for run in KERNELS[kernel])
+    part = len({r["run"] for r in mine})
+    return (f"{known} known" if known else "clean") + (f" in {part} of {wanted} runs" if part < wanted else "")
+
+
+def table_of(results, tools):
+    """[(kernels, cells)]: kernels of the same runs and cells share a row."""
+    folders, rows = kernels_in_source(), {}
+    for kernel, runs in KERNELS.items():
+        cells = tuple(cell(kernel, tool, results.get(tool, []), folders) for tool in tools)
+        rows.setdefault((tuple(runs), cells), []).append(kernel)
+    return [(kernels, cells) for (_, cells), kernels in rows.items()]
+
+
+def page_of(results, tools):
+    lines = ["| kernels | " + " | ".join(tools) + " |", "|---" * (len(tools) + 1) + "|"]
+    for kernels, cells in table_of(results, tools):
+        lines.append("| " + ", ".join(f"`{kernel}`" for kernel in kernels) + " | " + " | ".join(cells) + " |")
+    total = {}
+    for tool in tools:
+        for result in results.get(tool, []):
+            for record in result["records"]:
+                key = tool, record["what"], " / ".join(record["places"]), record["known"]
+                total[key] = total.get(key, 0) + record["count"]
+    if total:
+        lines += ["", "| tool | report | where | times | |", "|---|---|---|---|---|"]
+        lines += [f"| {tool} | {what} | {where} | {count} | {known} |"
+                  for (tool, what, where, known), count in sorted(total.items(), key=lambda item: -item[1])[:40]]
+    return "\n".join(lines)
+
+
+def write_page(path, text):
+    page = path.read_text()
+    if any(page.count(mark) != 1 for mark in MARKS):
+        sys.exit(f"{path}: wants {MARKS[0]} and {MARKS[1]}, once each")
+    before, after = page.split(MARKS[0])[0], page.split(MARKS[1])[1]
+    path.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}")
+
+
+def print_table(results, tools):
+    print(f"\n{'kernel':28}" + "".join(f"{tool:>22}" for tool in tools))
+    for kernels, cells in table_of(results, tools):
+        for kernel in kernels:
+            print(f"{kernel:28}" + "".join(f"{text:>22}" for text in cells))
+
+
+def coverage(args, runs):
     """Launches of each kernel in each run, by ncu."""
     seen = {}
-    for run in runs:
+    for name in runs:
+        run = RUNS[name]
+        arguments = run.args if run.kind == "plain" else [
+            "--gtest_filter=" + ("*AgreesWithReference/cuda" if run.kind == "ops" else run.args[0])]
+        # Of an op table the first name alone: COPPICE_OPS takes one.
+        more = {"COPPICE_OPS": run.args[0], "COPPICE_ROWS": ",".join(map(str, ROWS))} if run.kind == "ops" else {}
         prefix = ["ncu", "--metrics", "launch__thread_count", "--csv", "--print-kernel-base", "function"]
-        command, env = command_of(build, run, prefix)
         try:
-            text = subprocess.run(command, env=env, capture_output=True, timeout=limit).stdout.decode(errors="replace")
+            text = subprocess.run([*prefix, binary(args.build, run.binary), *arguments], env=environment(run, more),
+                                  capture_output=True, timeout=args.limit).stdout.decode(errors="replace")
         except subprocess.TimeoutExpired as late:
             text = (late.stdout or b"").decode(errors="replace")
         for line in text.splitlines():
             fields = re.findall(r'"([^"]*)"', line)
             if len(fields) > 5 and fields[0].isdigit():
-                seen.setdefault(fields[4], {}).setdefault(run, 0)
-                seen[fields[4]][run] += 1
+                seen.setdefault(fields[4], {}).setdefault(name, 0)
+                seen[fields[4]][name] += 1
+    whole = True
     for kernel, names in KERNELS.items():
         got = seen.get(kernel, {})
         missing = [run for run in names if run in runs and run not in got]
+        whole = whole and not missing
         print(f"{kernel:28}" + ", ".join(f"{run} {count}" for run, count in got.items()) +
               (f"   NOT IN {', '.join(missing)}" if missing else ""))
-    return all(run in seen.get(kernel, {}) for kernel, names in KERNELS.items() for run in names if run in runs)
+    return whole
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", nargs="?", type=pathlib.Path)
     parser.add_argument("--tools", default=",".join(TOOLS))
-    parser.add_argument("--only", default="", help="runs whose name contains one of these, separated by commas")
-    parser.add_argument("--jobs", type=int, default=4, help="runs at the same time")
-    parser.add_argument("--limit", type=float, default=600, help="seconds a run")
+    parser.add_argument("--only", default="", help="runs whose name contains one of these, separated by semicolons")
+    parser.add_argument("--jobs", type=int, default=4, help="cases at the same time")
+    parser.add_argument("--limit", type=float, default=300, help="seconds a case")
     parser.add_argument("--total", type=float, default=7200, help="seconds in all")
-    parser.add_argument("--logs", type=pathlib.Path, default=None, help="folder for the tools' output")
+    parser.add_argument("--logs", type=pathlib.Path, default=None, help="folder for the tools' output and the results")
+    parser.add_argument("--resume", action="store_true", help="keep the cases there that ended")
+    parser.add_argument("--sanitizer", default="compute-sanitizer", help="the tool, if another than that on the path")
+    parser.add_argument("--tool-flags", default="", help="more flags for it")
+    parser.add_argument("--page", type=pathlib.Path, default=None, help="write the table of --logs into this page; runs nothing")
     parser.add_argument("--coverage", action="store_true")
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
+    tools = args.tools.split(",")
     if args.check:
         return 0 if check_table() else 1
+    args.logs = args.logs or (args.build / "sanitize" if args.build else None)
+    if args.page:
+        write_page(args.page, page_of(results_in(args.logs), tools))
+        return 0
     if args.build is None:
         parser.error("name the build folder")
-    tool = "ncu" if args.coverage else "compute-sanitizer"
+    tool = "ncu" if args.coverage else args.sanitizer
     if shutil.which(tool) is None:
         sys.exit(f"no {tool} here")
-    runs = [run for run in RUNS if any(part in run for part in args.only.split(","))]
+    runs = [run for run in RUNS if any(part in run for part in args.only.split(";")) and RUNS[run].gpus <= num_gpus()]
     if args.coverage:
-        return 0 if coverage(args.build, runs, args.limit) else 1
-    logs = args.logs or args.build / "sanitize"
-    logs.mkdir(parents=True, exist_ok=True)
-    return 0 if sanitize(args.build, args.tools.split(","), runs, args.jobs, args.limit, args.total, logs) else 1
+        return 0 if coverage(args, runs) else 1
+    args.logs.mkdir(parents=True, exist_ok=True)
+    done = sanitize(args, tools, runs)
+    results = {tool: [r for r in results_in(args.logs).get(tool, []) if r["run"] in runs] for tool in tools}
+    print_table(results, tools)
+    states = {r["state"] for some in results.values() for r in some}
+    return 0 if done and states <= {"clean", "known"} else 1
 
 
 if __name__ == "__main__":

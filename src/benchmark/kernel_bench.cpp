@@ -152,7 +152,8 @@ Json KernelReport::as_json() const {
                               {"flops", r.flops},
                               {"gb_per_s", gb_per_s},
                               {"tflops", rate(r.flops, r.us) * 1e-6}});
-    item["share_of_read"] = gb_per_s / ceiling.read_gb_per_s;
+    item["share_of_read"] =
+        ceiling.read_gb_per_s > 0 ? Json(gb_per_s / ceiling.read_gb_per_s) : Json();
     item["floor_us"] = r.floor_us;
     item["over_floor"] = r.floor_us > 0 ? Json(r.us.median / r.floor_us) : Json();
     item["target_us"] = number_or_null(r.target_us);
@@ -167,8 +168,10 @@ Json KernelReport::as_json() const {
 }
 
 std::string table_head(const DeviceCeiling& ceiling) {
-  return format("read ceiling %.0f GB/s, one launch %.2f us, one node %.2f us\n",
-                ceiling.read_gb_per_s, ceiling.fixed_us, ceiling.node_us) +
+  const bool timed = ceiling.read_gb_per_s > 0;
+  return (timed ? format("read ceiling %.0f GB/s, one launch %.2f us, one node %.2f us\n",
+                         ceiling.read_gb_per_s, ceiling.fixed_us, ceiling.node_us)
+                : std::string("compared, not timed\n")) +
          format("%-34s %9s %7s %8s %6s %6s %7s %7s %9s %-12s %s\n", "case", "us", "+-", "MB",
                 "GB/s", "read", "floor", "target", "peer us", "peer", "error");
 }
@@ -182,7 +185,7 @@ std::string table_line(const KernelResult& r, const DeviceCeiling& ceiling) {
   };
   return format("%-34s %9.2f %7.2f %8.1f %6.0f %5.0f%% %7s %7s %9s %-12s %.1e\n", key, r.us.median,
                 (r.us.max - r.us.min) / 2, r.bytes * 1e-6, gb_per_s,
-                100 * gb_per_s / ceiling.read_gb_per_s,
+                ceiling.read_gb_per_s > 0 ? 100 * gb_per_s / ceiling.read_gb_per_s : 0,
                 optional(r.floor_us > 0 ? r.us.median / r.floor_us : 0, "%.2fx").c_str(),
                 optional(r.target_us, "%.4g").c_str(), optional(r.peer_us, "%.2f").c_str(),
                 r.peer.empty() ? "-" : r.peer.c_str(), r.error);
@@ -197,7 +200,7 @@ KernelReport run_kernel_bench(Backend& backend, DeviceMeter& meter,
   if (cases.empty())
     throw Error(ErrorKind::kInvalidArgument, "--filter '" + options.filter + "': matches no case");
   KernelReport report;
-  report.ceiling = measure_ceiling(backend, meter);
+  if (!options.check_only) report.ceiling = measure_ceiling(backend, meter);
   report.head =
       describe_run(backend, meter, report.ceiling, "coppice-bench-kernels-1", options.command);
   if (const Json* const tflops = options.peers.find("tensor_tflops"); tflops != nullptr)
@@ -207,8 +210,9 @@ KernelReport run_kernel_bench(Backend& backend, DeviceMeter& meter,
     KernelResult result = run_case(cases[i], backend, meter, options.check_only);
     const double arithmetic =
         report.tensor_tflops > 0 ? result.flops / report.tensor_tflops * 1e-6 : 0;
-    result.floor_us =
-        std::max(report.ceiling.floor_us(result.bytes), report.ceiling.fixed_us + arithmetic);
+    if (!options.check_only)
+      result.floor_us =
+          std::max(report.ceiling.floor_us(result.bytes), report.ceiling.fixed_us + arithmetic);
     result.target_us = is_cpu ? 0 : target_us(cases[i].key);
     find_peer(options.peers, result);
     observer.end(result, report.ceiling);

@@ -28,13 +28,18 @@ std::unique_ptr<Backend> backend_or_skip(const std::string& device, int threads)
   }
 }
 
-// The table, or with COPPICE_OPS set only the cases in whose "op name" it is.
+// The table, or with COPPICE_OPS set only the case whose "op name" it is, or if there is none
+// those in whose "op name" it is.
 std::vector<OpCase> chosen_cases() {
   std::vector<OpCase> cases = op_cases();
-  if (const char* const part = std::getenv("COPPICE_OPS"))
-    std::erase_if(cases, [&](const OpCase& op_case) {
-      return (op_case.op + " " + op_case.name).find(part) == std::string::npos;
-    });
+  const char* const part = std::getenv("COPPICE_OPS");
+  if (part == nullptr) return cases;
+  const auto name = [](const OpCase& op_case) { return op_case.op + " " + op_case.name; };
+  const bool whole = std::any_of(cases.begin(), cases.end(),
+                                 [&](const OpCase& op_case) { return name(op_case) == part; });
+  std::erase_if(cases, [&](const OpCase& op_case) {
+    return whole ? name(op_case) != part : name(op_case).find(part) == std::string::npos;
+  });
   return cases;
 }
 
@@ -141,6 +146,16 @@ TEST(OpTableTest, EveryOpHasACase) {
     EXPECT_TRUE(covered.contains(op)) << op << " has no row in tests/ops/op_cases.h";
   }
   EXPECT_GE(ops, 20);
+}
+
+// What COPPICE_OPS may be; scripts/sanitize_cuda.py reads this list.
+TEST(OpTableTest, NamesPickOneCase) {
+  std::set<std::string> names;
+  for (const OpCase& op_case : op_cases()) {
+    const std::string name = op_case.op + " " + op_case.name;
+    EXPECT_TRUE(names.insert(name).second) << name << " twice";
+    std::printf("case %s\n", name.c_str());
+  }
 }
 
 // ---- Planted faults: the checks above must see them.

@@ -1,5 +1,5 @@
-// Tools that watch every access slow a kernel down a hundredfold: with COPPICE_SMALL_TESTS set,
-// tests of kernels keep one case of each kind (scripts/sanitize_cuda.sh).
+// Tools that watch every access slow a kernel down a thousandfold: with COPPICE_SMALL_TESTS set,
+// tests of kernels keep one case of each kind (scripts/sanitize_cuda.py).
 #pragma once
 
 #include <cstdlib>

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <sstream>
 
 #include "tests/support/sanitized.h"
@@ -71,6 +72,12 @@ std::string check_row_independence(const OpCase& op_case, Backend& backend,
 }
 
 std::vector<std::int64_t> sweep_sizes() {
+  if (const char* const chosen = std::getenv("COPPICE_ROWS")) {  // "1,17"
+    std::vector<std::int64_t> rows;
+    std::istringstream text(chosen);
+    for (std::string size; std::getline(text, size, ',');) rows.push_back(std::stoll(size));
+    return rows;
+  }
   if (small_tests()) return {1, 7, 17, 33, 129};  // one of each form of the kernels
   // Every loop and its remainder; the full sweep takes too long there.
   if (kSanitized) return {0, 1, 2, 7, 17};

@@ -1,0 +1,230 @@
+#!/usr/bin/env python3
+"""sanitize_cuda.py against a tool and binaries of this file's own: what each planted output becomes, in the results, in the table
+and in the exit code; time limits, children that outlive them, --resume, the page. Needs no GPU."""
+import contextlib
+import io
+import pathlib
+import stat
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import sanitize_cuda  # noqa: E402
+from sanitizer_output import Result  # noqa: E402
+
+CLEAN = "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n"
+WITH_PLACE = """========= COMPUTE-SANITIZER
+========= Invalid __global__ read of size 4 bytes
+=========     at coppice::kernels::rotate_bf16x8(const coppice::kernels::Bf16x8 &, const float *)+0x40 in rope.cuh:21
+=========     by thread (3,0,0) in block (0,0,0)
+=========     Access to 0x7f0000000000 is out of bounds
+=========         Device Frame: coppice::kernels::mla_rope_kernel(coppice::kernels::MlaRopeParams)+0x30 in mla_rope.cuh:54
+=========
+========= Invalid __global__ read of size 4 bytes
+=========     at coppice::kernels::rotate_bf16x8(const coppice::kernels::Bf16x8 &, const float *)+0x40 in rope.cuh:21
+=========     by thread (4,0,0) in block (0,0,0)
+=========
+========= ERROR SUMMARY: 2 errors
+"""
+WITHOUT_PLACE = """========= COMPUTE-SANITIZER
+========= Some complaint that nobody has seen before
+=========     Saved host backtrace up to driver entry point at error
+=========
+========= ERROR SUMMARY: 1 error
+"""
+API = """========= COMPUTE-SANITIZER
+========= Program hit cudaErrorInvalidValue (error 1) due to "invalid argument" on CUDA API call to cudaFree.
+=========     Saved host backtrace up to driver entry point at error
+=========         Host Frame: main in app.cpp:3
+=========
+========= ERROR SUMMARY: 1 error
+"""
+UNTRACKED = "".join(f"""========= Internal Sanitizer Error: The Sanitizer encountered an error while launching coppice::kernels::embed_kernel and\
+ didn't track the launch. Errors might go undetected. (Unable to allocate enough memory to perform the requested operation)
+=========     Saved host backtrace {i}
+=========
+""" for i in range(3)) + "========= ERROR SUMMARY: 3 errors\n"
+RACE = """========= Error: Race reported between Write access at coppice::kernels::bulk_copy_to_shared(void *)+0xc00 in bulk_copy.cuh:21
+=========     and Read access at unsigned int coppice::kernels::multiply_stage<1, 1, 2>(const unsigned char *)+0x350 in {}:80 [248 hazards]
+=========     and Read access at unsigned int coppice::kernels::{}<1, 1, 2>(const unsigned char *)+0x380 in {}:82 [8 hazards]
+=========
+========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+"""
+KNOWN_RACE = RACE.format("moe_multiply.cuh", "multiply_stage", "moe_multiply.cuh")
+NEW_RACE = RACE.format("moe_multiply.cuh", "other_stage", "moe_multiply.cuh")
+FOREIGN_RACE = """========= Error: Race reported between Read access at nvjet_sm90_tss_16x64_64x16_1x4_h_bz_TNN+0x80
+=========     and Write access at nvjet_sm90_tss_16x64_64x16_1x4_h_bz_TNN+0x90 [48 hazards]
+=========
+========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+"""
+CLUSTER = """========= Potential invalid __shared__ read of size 16 bytes
+=========     at coppice::kernels::cluster_load(unsigned int)+0x170 in cluster.cuh:35
+=========     by thread (0,0,0) in block (0,0,0)
+=========     Address 0x1000400 is located in a block that might have already exited
+=========
+========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+"""
+CRASHED = """========= COMPUTE-SANITIZER
+========= Error: process didn't terminate successfully
+========= Target application returned an error
+========= ERROR SUMMARY: 0 errors
+"""
+
+
+def state(text, code=0, tool="memcheck"):
+    return Result(tool, "run", "case", text, code, 1.0).state()
+
+
+class OutputTest(unittest.TestCase):
+    def test_states(self):
+        self.assertEqual(state(CLEAN), "clean")
+        for text in (WITH_PLACE, WITHOUT_PLACE, API, NEW_RACE, CLUSTER):
+            self.assertEqual(state(text), "errors", text)
+        self.assertEqual(state(UNTRACKED), "not tracked")
+        self.assertEqual(state(KNOWN_RACE), "known")
+        self.assertEqual(state(FOREIGN_RACE), "clean")
+        self.assertEqual(state(CRASHED, 1), "test failed")
+        self.assertEqual(state(CRASHED), "test failed")  # the tool's own exit status may be 0
+        self.assertEqual(state(CLEAN, 1), "test failed")
+        self.assertEqual(state("========= COMPUTE-SANITIZER\n", 0), "did not end")
+        self.assertEqual(state(CLEAN, 124), "did not end")
+        self.assertEqual(state("[  SKIPPED ] a.b\n" + CLEAN), "skipped")
+        self.assertEqual(state("[==========] 0 tests ran.\n" + CLEAN), "skipped")
+        self.assertEqual(state("========= ERROR SUMMARY: 5 errors\n"), "errors")  # nothing of them was printed
+        self.assertEqual(state("========= ERROR SUMMARY: 159 errors were not printed. Use --print-limit\n" + WITH_PLACE), "errors")
+
+    def test_errors_are_kept_once_with_place_times_and_text(self):
+        (record,) = Result("memcheck", "r", "c", WITH_PLACE, 1, 1).as_json()["records"]
+        self.assertEqual(record["places"], ["rotate_bf16x8 rope.cuh:21"])
+        self.assertEqual(record["count"], 2)
+        self.assertIn("by thread (3,0,0)", record["text"])
+        (record,) = Result("memcheck", "r", "c", UNTRACKED, 0, 1).as_json()["records"]
+        self.assertEqual((record["places"], record["count"]), (["embed_kernel"], 3))
+        (record,) = Result("memcheck", "r", "c", API, 0, 1).as_json()["records"]
+        self.assertIn("Host Frame: main in app.cpp:3", record["text"])
+        self.assertEqual([r["known"] != "" for r in Result("racecheck", "r", "c", NEW_RACE, 0, 1).as_json()["records"]], [True, False])
+
+    def test_launches_are_counted(self):
+        text = "========= Launch #1\n=========     Kernel: coppice::kernels::embed_kernel(int)\n=========\n" * 2 + CLEAN
+        result = Result("memcheck", "r", "c", text, 0, 1)
+        self.assertEqual((result.launches, result.state()), ({"embed_kernel": 2}, "clean"))
+
+
+TOOL = """#!/usr/bin/env python3
+import os, signal, subprocess, sys, time
+here = os.path.dirname(os.path.abspath(__file__))
+case = os.environ.get("COPPICE_OPS", "") or sys.argv[-1]
+open(os.path.join(here, "calls"), "a").write(sys.argv[2] + " " + case + "\\n")
+if "slow" in case:
+    child = subprocess.Popen(["sleep", "60"])
+    open(os.path.join(here, "child"), "w").write(str(child.pid))
+    time.sleep(60)
+if "killed" in case:
+    print("========= COMPUTE-SANITIZER", flush=True)
+    os.kill(os.getpid(), signal.SIGSEGV)
+for line in open(os.path.join(here, "outputs")).read().split("#####"):
+    name, _, text = line.partition("\\n")
+    if name and name in case:
+        print(text)
+        sys.exit(0)
+print(open(os.path.join(here, "clean")).read())
+"""
+OPS = "#!/bin/sh\nprintf 'case embed slow\\ncase embed killed\\ncase embed fine\\ncase mla_rope place\\ncase silu_mul fine\\n'\n"
+
+
+class RunTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = pathlib.Path(self.folder.name)
+        for name, text in (("sanitizer", TOOL), ("ops_op_cases_test", OPS)):
+            (self.path / name).write_text(text)
+            (self.path / name).chmod(0o755 | stat.S_IXUSR)
+        (self.path / "clean").write_text(CLEAN)
+        (self.path / "outputs").write_text("#####place\n" + WITH_PLACE)
+        self.saved = sanitize_cuda.RUNS, sanitize_cuda.KERNELS
+        sanitize_cuda.RUNS = {"op embed": sanitize_cuda.op("embed "), "op mla_rope": sanitize_cuda.op("mla_rope "),
+                              "op silu_mul": sanitize_cuda.op("silu_mul ")}
+        sanitize_cuda.KERNELS = {"embed_kernel": ["op embed"], "mla_rope_kernel": ["op mla_rope"],
+                                 "silu_mul_kernel": ["op silu_mul"]}
+
+    def tearDown(self):
+        sanitize_cuda.RUNS, sanitize_cuda.KERNELS = self.saved
+        self.folder.cleanup()
+
+    def run_script(self, *flags):
+        """Exit code, output."""
+        out = io.StringIO()
+        argv, sys.argv = sys.argv, ["sanitize_cuda.py", str(self.path), "--sanitizer", str(self.path / "sanitizer"),
+                                    "--logs", str(self.path / "logs"), "--jobs", "3", *flags]
+        try:
+            with contextlib.redirect_stdout(out):
+                code = sanitize_cuda.main()
+        finally:
+            sys.argv = argv
+        return code, out.getvalue()
+
+    def calls(self):
+        return (self.path / "calls").read_text().splitlines()
+
+    def states(self, tool):
+        return {p["case"]: p["state"] for p in sanitize_cuda.results_in(self.path / "logs")[tool]}
+
+    def test_a_case_that_is_slow_or_crashes_costs_no_other_case(self):
+        begin = time.time()
+        code, out = self.run_script("--tools", "memcheck", "--limit", "2")
+        self.assertLess(time.time() - begin, 30)
+        self.assertEqual(code, 1)
+        rows = "1,7,17,33,129 rows"
+        self.assertEqual(self.states("memcheck"), {
+            f"embed slow, {rows}": "did not end", f"embed killed, {rows}": "did not end", f"embed fine, {rows}": "clean",
+            f"mla_rope place, {rows}": "errors", f"silu_mul fine, {rows}": "clean"})
+        child = int((self.path / "child").read_text())
+        alive = pathlib.Path(f"/proc/{child}/stat")
+        self.assertTrue(not alive.exists() or alive.read_text().split()[2] == "Z")  # the tool's child was ended with it
+        table = {line.split()[0]: line for line in out.splitlines() if "_kernel " in line}
+        self.assertIn("did not end (2 of 3)", table["embed_kernel"])
+        self.assertIn("2 errors", table["mla_rope_kernel"])
+        self.assertTrue(table["silu_mul_kernel"].rstrip().endswith("clean"))
+
+    def test_a_clean_run_ends_with_0_and_racecheck_takes_a_process_for_each_number_of_rows(self):
+        code, _ = self.run_script("--tools", "memcheck,racecheck", "--only", "silu_mul")
+        self.assertEqual(code, 0)
+        self.assertEqual(len(self.calls()), 1 + 5)
+
+    def test_resume_goes_on_with_what_did_not_end(self):
+        self.run_script("--tools", "memcheck", "--limit", "1", "--only", "op embed")
+        self.assertEqual(len(self.calls()), 3)
+        self.run_script("--tools", "memcheck", "--limit", "1", "--only", "op embed", "--resume")
+        self.assertEqual(sorted(self.calls()[3:]), ["memcheck embed killed", "memcheck embed slow"])
+
+    def test_what_was_not_begun_is_not_clean(self):
+        code, out = self.run_script("--tools", "memcheck", "--only", "silu_mul", "--total", "0")
+        self.assertEqual(code, 1)
+        self.assertIn("not begun", out)
+        self.assertIn("not covered", out)
+
+    def test_the_page_is_written_from_the_results(self):
+        self.run_script("--tools", "memcheck", "--only", "silu_mul;mla_rope")
+        page = self.path / "page.md"
+        page.write_text("before\n" + "\nold\n".join(sanitize_cuda.MARKS) + "\nafter\n")
+        self.run_script("--tools", "memcheck,racecheck", "--page", str(page))
+        text = page.read_text()
+        self.assertIn("| `silu_mul_kernel` | clean | not covered |", text)
+        self.assertIn("| `mla_rope_kernel` | 2 errors | not covered |", text)
+        self.assertIn("rotate_bf16x8 rope.cuh:21", text)
+        self.assertTrue(text.startswith("before\n") and text.endswith("after\n") and "old" not in text)
+        page.write_text("no marks")
+        with self.assertRaises(SystemExit):
+            self.run_script("--page", str(page))
+
+    def test_racecheck_and_initcheck_run_without_cublas(self):
+        env = sanitize_cuda.without_cublas(self.path / "logs")
+        folder = pathlib.Path(env.split(":")[0])
+        self.assertEqual([f.name for f in folder.iterdir()], ["libcublasLt.so.13"])
+        self.assertEqual((folder / "libcublasLt.so.13").stat().st_size, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
