@@ -7,8 +7,8 @@
 Small cases of each op, kernel test and of whole rounds run under memcheck, racecheck, synccheck and initcheck, each case in a
 process of its own with its own time limit. A table says for each kernel what the tools reported in it; the output and what was
 read from it lie in --logs, a .txt and a .json a case. --resume keeps the cases there that ended. Exit code 0: nothing found.
-`--page FILE` writes the table of --logs between the marks of a page. `--coverage` counts launches with ncu instead: which runs
-reach which kernel. `--check`, without a GPU, says whether a kernel in src/kernels is missing here.
+`--page FILE` writes the table of --logs between the marks of a page. `--coverage` counts launches instead, with a tool that lists
+them (2026.4) or with ncu: which runs reach which kernel. `--check`, without a GPU, says whether a kernel in src/kernels is missing.
 """
 import argparse
 import concurrent.futures
@@ -53,12 +53,12 @@ def bench(part):
                tools=["memcheck", "synccheck"])
 
 
-def generate(focus, *flags):
+def generate(focus, *flags, **options):
     model, drafter = ROOT / "models/tiny-k2", ROOT / "models/tiny-k2-dflash"
     flags = flags if "ngram" in flags else (*flags, "--drafter", str(drafter))
     prompt = "def f(n):\n    return n\n" * 2
     return Run("plain", "coppice", ["generate", str(model), "--device", "cuda", "--max-tokens", "6", "--enforce-eager", "--quiet",
-                                    "--prompt", prompt, *flags], focus=focus)
+                                    "--prompt", prompt, *flags], focus=focus, **options)
 
 
 RUNS = {
@@ -78,6 +78,7 @@ RUNS = {
     "dense, K2 shapes": bench("q_b tp8 M=17,router tp8 M=17,o_proj tp8 M=64,qkv_a tp8 M=8"),
     "rounds, tree": generate(["compile_draft_kernel", "write_time_kernel"], "--ddtree-budget", "16"),
     "rounds, n-gram": generate(["ngram_propose_kernel"], "--spec-method", "ngram"),
+    "rounds, two ranks": generate([], "--ddtree-budget", "8", "--tp", "2", gpus=2, tools=["memcheck", "synccheck", "initcheck"]),
     "rounds, log-probabilities": kernel_test(
         "engine_rounds_ahead_test", "*APlaceThatChangedHands*", env={"COPPICE_TEST_DEVICE": "cuda"},
         focus=["choice_log_probs_kernel", "sample_rows_cluster_kernel"]),
@@ -86,7 +87,7 @@ RUNS = {
 # Where each kernel runs.
 EXPERTS = ["op moe_experts int4", "experts"]
 MLA = ["op mla_attention", "mla, 8k", "mla, 64 heads"]
-PEERS = ["peers", "peers, two GPUs"]
+PEERS = ["peers", "peers, two GPUs", "rounds, two ranks"]
 KERNELS = {
     "embed_kernel": ["op embed"],
     "rms_norm_kernel": ["op rms_norm", "op add_rms_norm"],
@@ -199,7 +200,7 @@ def names_in(build, run):
 def cases_of(build, tool, name):
     """(case, arguments, environment) for every process of a run under a tool."""
     run = RUNS[name]
-    if tool not in run.tools:
+    if tool not in run.tools and tool != "coverage":
         return []
     if run.kind == "plain":
         return [(name, run.args, {})]
@@ -237,20 +238,25 @@ def end(process):
             continue
 
 
+def flags_of(tool, run):
+    """Those of the sanitizer; the tool "coverage" lists launches and watches none."""
+    if tool == "coverage":
+        return ["--tool", "memcheck", "--dump-kernel-launches", "--num-callers-host", "1",
+                "--kernel-name", "kernel_substring=no_such_kernel"]
+    flags = ["--tool", tool, "--print-limit", "200"]
+    for part in run.focus if tool == "racecheck" and run.focus else ["coppice"]:
+        flags += ["--kernel-name", "kernel_substring=" + part]
+    # One kernel at a time: the tool's memory is that of one launch, and no launch goes untracked. Ranks wait for each other's.
+    return flags + (["--force-blocking-launches"] if run.gpus == 1 else [])
+
+
 def run_case(args, tool, name, case, limit):
     """One process; its Result, written to the logs. limit: seconds."""
     case_name, arguments, more = case
     run = RUNS[name]
-    command = [args.sanitizer, "--tool", tool, "--print-limit", "200"]
-    filters = run.focus if tool == "racecheck" and run.focus else ["coppice"]
-    for part in filters:
-        command += ["--kernel-name", "kernel_substring=" + part]
-    # One kernel at a time: the tool's memory is that of one launch, and no launch goes untracked. Ranks wait for each other's.
-    if run.gpus == 1:
-        command.append("--force-blocking-launches")
-    command += [*args.tool_flags.split(), binary(args.build, run.binary), *arguments]
+    command = [args.sanitizer, *flags_of(tool, run), *args.tool_flags.split(), binary(args.build, run.binary), *arguments]
     env = environment(run, more)
-    if tool != "memcheck":
+    if tool not in ("memcheck", "coverage"):
         env["LD_LIBRARY_PATH"] = without_cublas(args.logs)
     base = log_of(args.logs, tool, name, case_name)
     base.parent.mkdir(parents=True, exist_ok=True)
@@ -392,26 +398,39 @@ def print_table(results, tools):
             print(f"{kernel:28}" + "".join(f"{text:>22}" for text in cells))
 
 
+def launches_by_ncu(args, name):
+    """{kernel: launches} of a run."""
+    run, seen = RUNS[name], {}
+    arguments = run.args if run.kind == "plain" else [
+        "--gtest_filter=" + ("*AgreesWithReference/cuda" if run.kind == "ops" else run.args[0])]
+    more = {"COPPICE_OPS": run.args[0], "COPPICE_ROWS": ",".join(map(str, ROWS))} if run.kind == "ops" else {}
+    prefix = ["ncu", "--metrics", "launch__thread_count", "--csv", "--print-kernel-base", "function"]
+    try:
+        text = subprocess.run([*prefix, binary(args.build, run.binary), *arguments], env=environment(run, more),
+                              capture_output=True, timeout=args.limit).stdout.decode(errors="replace")
+    except subprocess.TimeoutExpired as late:
+        text = (late.stdout or b"").decode(errors="replace")
+    for line in text.splitlines():
+        fields = re.findall(r'"([^"]*)"', line)
+        if len(fields) > 5 and fields[0].isdigit():
+            seen[fields[4]] = seen.get(fields[4], 0) + 1
+    return seen
+
+
 def coverage(args, runs):
-    """Launches of each kernel in each run, by ncu."""
+    """Launches of each kernel in each run."""
     seen = {}
-    for name in runs:
-        run = RUNS[name]
-        arguments = run.args if run.kind == "plain" else [
-            "--gtest_filter=" + ("*AgreesWithReference/cuda" if run.kind == "ops" else run.args[0])]
-        # Of an op table the first name alone: COPPICE_OPS takes one.
-        more = {"COPPICE_OPS": run.args[0], "COPPICE_ROWS": ",".join(map(str, ROWS))} if run.kind == "ops" else {}
-        prefix = ["ncu", "--metrics", "launch__thread_count", "--csv", "--print-kernel-base", "function"]
-        try:
-            text = subprocess.run([*prefix, binary(args.build, run.binary), *arguments], env=environment(run, more),
-                                  capture_output=True, timeout=args.limit).stdout.decode(errors="replace")
-        except subprocess.TimeoutExpired as late:
-            text = (late.stdout or b"").decode(errors="replace")
-        for line in text.splitlines():
-            fields = re.findall(r'"([^"]*)"', line)
-            if len(fields) > 5 and fields[0].isdigit():
-                seen.setdefault(fields[4], {}).setdefault(name, 0)
-                seen[fields[4]][name] += 1
+    flags = subprocess.run([args.sanitizer, "--help"], capture_output=True).stdout if shutil.which(args.sanitizer) else b""
+    if b"dump-kernel-launches" in flags:
+        sanitize(args, ["coverage"], runs)
+        for result in results_in(args.logs).get("coverage", []):
+            for kernel, count in result["launches"].items():
+                by_run = seen.setdefault(kernel, {})
+                by_run[result["run"]] = by_run.get(result["run"], 0) + count
+    else:
+        for name in runs:
+            for kernel, count in launches_by_ncu(args, name).items():
+                seen.setdefault(kernel, {})[name] = count
     whole = True
     for kernel, names in KERNELS.items():
         got = seen.get(kernel, {})
@@ -447,13 +466,12 @@ def main():
         return 0
     if args.build is None:
         parser.error("name the build folder")
-    tool = "ncu" if args.coverage else args.sanitizer
-    if shutil.which(tool) is None:
-        sys.exit(f"no {tool} here")
+    if shutil.which(args.sanitizer) is None and not (args.coverage and shutil.which("ncu")):
+        sys.exit(f"no {args.sanitizer} here")
     runs = [run for run in RUNS if any(part in run for part in args.only.split(";")) and RUNS[run].gpus <= num_gpus()]
+    args.logs.mkdir(parents=True, exist_ok=True)
     if args.coverage:
         return 0 if coverage(args, runs) else 1
-    args.logs.mkdir(parents=True, exist_ok=True)
     done = sanitize(args, tools, runs)
     results = {tool: [r for r in results_in(args.logs).get(tool, []) if r["run"] in runs] for tool in tools}
     print_table(results, tools)

@@ -114,6 +114,9 @@ class OutputTest(unittest.TestCase):
 
 TOOL = """#!/usr/bin/env python3
 import os, signal, subprocess, sys, time
+if "--help" in sys.argv:
+    print("--dump-kernel-launches")
+    sys.exit(0)
 here = os.path.dirname(os.path.abspath(__file__))
 case = os.environ.get("COPPICE_OPS", "") or sys.argv[-1]
 open(os.path.join(here, "calls"), "a").write(sys.argv[2] + " " + case + "\\n")
@@ -192,6 +195,19 @@ class RunTest(unittest.TestCase):
         code, _ = self.run_script("--tools", "memcheck,racecheck", "--only", "silu_mul")
         self.assertEqual(code, 0)
         self.assertEqual(len(self.calls()), 1 + 5)
+
+    def test_coverage_names_the_run_that_does_not_reach_its_kernel(self):
+        launch = "========= Launch #{}\n=========     Kernel: void coppice::kernels::{}<4>(int)\n=========\n"
+        (self.path / "outputs").write_text(
+            "#####mla_rope\n" + launch.format(1, "embed_kernel") + CLEAN +
+            "#####silu_mul\n" + "".join(launch.format(i, "silu_mul_kernel") for i in range(3)) + CLEAN)
+        code, out = self.run_script("--coverage", "--only", "mla_rope;silu_mul")
+        table = {line.split()[0]: line for line in out.splitlines() if "_kernel " in line}
+        self.assertEqual(code, 1)
+        self.assertIn("NOT IN op mla_rope", table["mla_rope_kernel"])
+        self.assertIn("op silu_mul 3", table["silu_mul_kernel"])
+        code, _ = self.run_script("--coverage", "--only", "silu_mul")
+        self.assertEqual(code, 0)
 
     def test_resume_goes_on_with_what_did_not_end(self):
         self.run_script("--tools", "memcheck", "--limit", "1", "--only", "op embed")

@@ -7,6 +7,8 @@
 
 #include "kernels/common/bulk_copy.cuh"
 #include "kernels/common/cluster.cuh"
+#include "kernels/common/grid_dependency.cuh"
+#include "kernels/common/launch.h"
 #include "kernels/common/mbarrier.cuh"
 #include "kernels/common/sync.cuh"
 
@@ -118,6 +120,76 @@ __global__ void __cluster_dims__(4) cluster(int* out) {
   cluster_sync();
 }
 
+// The same in a chain whose kernels start before the one in front has finished: two of them share
+// an SM.
+__global__ void chained(int* out) {
+  __shared__ __align__(16) float data[1024];
+  const int t = threadIdx.x;
+  grid_dependency_launch();
+  for (int i = 0; i < 4; ++i) data[t * 4 + i] = static_cast<float>(t);
+  grid_dependency_wait();
+  cluster_sync();
+  float sum = 0;
+  for (int r = 0; r < 4; ++r) {
+    const float4 v = cluster_load(cluster_address(shared_address(&data[(255 - t) * 4]), r));
+    sum += v.x + v.y + v.z + v.w;
+  }
+  out[blockIdx.x * blockDim.x + t] = static_cast<int>(sum);
+  cluster_sync();
+}
+
+// Both blocks of a cluster write to each other's memory; two lanes of each warp tell the blocks.
+__global__ void __cluster_dims__(2) send_to_both(int* out) {
+  __shared__ uint32_t data[2][128];
+  __shared__ uint64_t arrived, used;
+  const int t = threadIdx.x, lane = t % 32, rank = blockIdx.x % 2;
+  if (t == 0) {
+    mbarrier_init(&arrived, 8);
+    mbarrier_init(&used, 8);
+    mbarrier_init_fence();
+  }
+  cluster_sync();
+  const auto tell = [&](uint64_t* barrier) {
+    asm volatile("fence.acq_rel.cluster;" ::: "memory");
+    __syncwarp();
+    if (lane >= 2) return;
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
+                     cluster_address(shared_address(barrier), lane))
+                 : "memory");
+  };
+  const auto wait = [](uint64_t* barrier, uint32_t parity) {
+    asm volatile(
+        "{\n.reg .pred done;\nagain:\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again;\n}\n" ::"r"(shared_address(barrier)),
+        "r"(parity)
+        : "memory");
+  };
+  uint32_t sum = 0;
+  for (uint32_t i = 0; i < 6; ++i) {
+    if (i > 0) wait(&used, (i - 1) & 1);
+    for (int r = 0; r < 2; ++r)
+      cluster_store(cluster_address(shared_address(&data[rank][t]), r), i + t);
+    tell(&arrived);
+    wait(&arrived, i & 1);
+    sum += data[0][127 - t] + data[1][127 - t];
+    if (i < 5) tell(&used);
+  }
+  out[blockIdx.x * blockDim.x + t] = static_cast<int>(sum);
+}
+
+// A real race, as sampling had one: read after a barrier, and written by who is ahead.
+__global__ void read_and_next(int* out) {
+  __shared__ int found;
+  int sum = 0;
+  for (int i = 0; i < 2; ++i) {
+    if (threadIdx.x == 32) found = i;
+    __syncthreads();
+    sum += found;
+  }
+  out[threadIdx.x] = sum;
+}
+
 __global__ void race(int* out) {
   __shared__ int data[256];
   data[threadIdx.x] = static_cast<int>(threadIdx.x);
@@ -139,6 +211,10 @@ int main(int argc, char** argv) {
   if (name == "stage_lane_0") stage<false><<<1, 64>>>(from, out);
   if (name == "stage_each_lane") stage<true><<<1, 64>>>(from, out);
   if (name == "cluster") cluster<<<800, 256>>>(out);
+  for (int i = 0; name == "chained" && i < 20; ++i)
+    launch_clusters(chained, dim3(264), 4, 256, 0, nullptr, out);
+  if (name == "send_to_both") send_to_both<<<16, 128>>>(out);
+  if (name == "read_and_next") read_and_next<<<1, 256>>>(out);
   if (name == "race") race<<<1, 256>>>(out);
   std::printf("%s: %s\n", name.c_str(), cudaGetErrorString(cudaDeviceSynchronize()));
 }
