@@ -346,7 +346,7 @@ def cell(kernel, tool, results, folders):
     errors = sum(x["count"] for records in near for x in records
                  if not x["known"] and x["kind"] not in ("untracked", "application"))
     if errors:
-        return f"{errors} errors"
+        return f"{errors} error" + ("s" if errors > 1 else "")
     for state in ("did not end", "not tracked", "test failed", "skipped"):
         count = sum(r["state"] == state for r in mine)
         if count:
@@ -358,12 +358,12 @@ def cell(kernel, tool, results, folders):
 
 
 def table_of(results, tools):
-    """[(kernels, cells)]: kernels of the same runs and cells share a row."""
+    """[(kernels, cells)]: kernels of the same cells share a row."""
     folders, rows = kernels_in_source(), {}
-    for kernel, runs in KERNELS.items():
+    for kernel in KERNELS:
         cells = tuple(cell(kernel, tool, results.get(tool, []), folders) for tool in tools)
-        rows.setdefault((tuple(runs), cells), []).append(kernel)
-    return [(kernels, cells) for (_, cells), kernels in rows.items()]
+        rows.setdefault(cells, []).append(kernel)
+    return [(kernels, cells) for cells, kernels in rows.items()]
 
 
 def page_of(results, tools):

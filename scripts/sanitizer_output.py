@@ -97,7 +97,7 @@ def records_of(block):
         for i in range(1, max(len(accesses), 2)):
             pair = [n for j, n in enumerate(named) if j in (0, i)]
             some = [m for j, m in enumerate(accesses) if j in (0, i)]
-            yield Record(kind, first.split(":")[0], pair, [pathlib.Path(m[3]).name for m in some if m[3]], text,
+            yield Record(kind, "race, " + first.split(":")[0].lower(), pair, [pathlib.Path(m[3]).name for m in some if m[3]], text,
                          [function_of(m[2]) for m in some])
         return
     what = re.sub(r"0x[0-9a-f]+", "0x..", first)[:200]
