@@ -31,10 +31,12 @@ constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 // May outlive connection and server: once the client is gone it holds nothing of theirs.
 class Outbox final : public HttpResponder {
  public:
-  Outbox(asio::any_io_executor executor, std::function<void()> wake, bool keep_alive, bool chunked,
-         std::size_t max_buffered)
+  // wake: there is something to send. cut: too much waits for the client.
+  Outbox(asio::any_io_executor executor, std::function<void()> wake, std::function<void()> cut,
+         bool keep_alive, bool chunked, std::size_t max_buffered)
       : executor_(std::move(executor)),
         wake_(std::move(wake)),
+        cut_(std::move(cut)),
         keep_alive_(keep_alive),
         chunked_(chunked),
         max_buffered_(max_buffered) {}
@@ -119,7 +121,7 @@ class Outbox final : public HttpResponder {
   void let_go() {
     gone_ = true;
     on_disconnect_ = nullptr;
-    wake_ = nullptr;
+    wake_ = cut_ = nullptr;
     executor_ = {};
   }
   std::string stream_head(int status, std::string_view content_type,
@@ -134,18 +136,19 @@ class Outbox final : public HttpResponder {
   }
   void push(std::string_view bytes, bool complete) {
     const std::lock_guard lock(mutex_);
-    if (gone_ || complete_) return;
+    if (gone_ || complete_ || overflowed_) return;
     pending_ += bytes;
     complete_ = complete;
-    overflowed_ = overflowed_ || (pending_.size() > max_buffered_ && started_);
+    overflowed_ = pending_.size() > max_buffered_ && started_;
     started_ = true;
+    if (overflowed_) return asio::post(executor_, cut_);
     if (wake_pending_) return;
     wake_pending_ = true;
     asio::post(executor_, wake_);
   }
 
   asio::any_io_executor executor_;
-  std::function<void()> wake_;
+  std::function<void()> wake_, cut_;
   const bool keep_alive_;
   const bool chunked_;
   const std::size_t max_buffered_;
@@ -232,6 +235,12 @@ class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connect
   }
 
  private:
+  // Ends the write that the client does not take, too.
+  void cut() {
+    log_warning("http: a client that does not read its stream was cut off");
+    stream_.close();
+    wake_.cancel();
+  }
   awaitable<bool> answer(http::request<http::string_body> message);
   awaitable<bool> send_all(std::shared_ptr<Outbox> outbox);
   awaitable<void> watch_for_end(std::shared_ptr<Outbox> outbox);
@@ -297,6 +306,9 @@ awaitable<bool> HttpServer::Impl::Connection::answer(http::request<http::string_
       [self = weak_from_this()] {
         if (const auto connection = self.lock()) connection->wake_.cancel();
       },
+      [self = weak_from_this()] {
+        if (const auto connection = self.lock()) connection->cut();
+      },
       keep_alive, chunked, server_->options.max_buffered_bytes);
   // However this coroutine ends, by the server's destruction too.
   const std::shared_ptr<void> let_go(nullptr, [outbox](void*) { outbox->delivered(); });
@@ -317,10 +329,7 @@ awaitable<bool> HttpServer::Impl::Connection::send_all(std::shared_ptr<Outbox> o
   std::string bytes;
   while (true) {
     const bool complete = outbox->take(bytes);
-    if (outbox->overflowed()) {
-      log_warning("http: a client that does not read its stream was cut off");
-      co_return false;
-    }
+    if (outbox->overflowed()) co_return false;
     if (!bytes.empty()) {
       stream_.expires_after(server_->options.write_timeout);
       auto [error, written] = co_await asio::async_write(stream_, asio::buffer(bytes), kAwait);

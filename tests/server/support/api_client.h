@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "io/json.h"
+#include "tests/support/eventually.h"
 
 namespace coppice::testing {
 
@@ -48,7 +49,7 @@ class OpenRequest {
       close(fd_);
       throw std::runtime_error("cannot connect");
     }
-    const timeval limit{.tv_sec = 120, .tv_usec = 0};
+    const timeval limit{.tv_sec = std::chrono::seconds(kPatience).count(), .tv_usec = 0};
     setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     const std::string text = method + " " + path + " HTTP/1.1\r\nHost: localhost\r\n" + headers +
                              "Connection: close\r\nContent-Length: " + std::to_string(body.size()) +

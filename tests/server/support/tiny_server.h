@@ -3,9 +3,9 @@
 
 #include <filesystem>
 #include <memory>
-#include <thread>
 
 #include "server/server.h"
+#include "tests/support/eventually.h"
 
 namespace coppice::testing {
 
@@ -28,21 +28,10 @@ inline ServerOptions tiny_options() {
 
 inline std::unique_ptr<Server> start_tiny(const ServerOptions& options) {
   auto server = std::make_unique<Server>(options);
-  while (!server->wait_until_loaded(std::chrono::seconds(60))) {
+  while (!server->wait_until_loaded(kPatience)) {
   }
   while (!server->status().ready()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return server;
-}
-
-// Waits until a condition on the server's state holds; false after 5 minutes, which only a fault
-// takes, sanitizers and a busy machine included.
-template <typename Condition>
-bool eventually(Condition condition) {
-  for (int i = 0; i < 30'000; ++i) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  return false;
 }
 
 }  // namespace coppice::testing
