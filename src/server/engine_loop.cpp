@@ -166,6 +166,10 @@ bool EngineLoop::load(const Loader& loader, const OnLoaded& on_loaded) {
       phase_ = done < total ? "loading weights" : "preparing caches and measuring costs";
     });
     publish_metrics(true);
+    {
+      const std::lock_guard lock(mutex_);
+      if (state_ == EngineState::kLoading) state_ = EngineState::kRunning;
+    }
     if (on_loaded) on_loaded(engine_.get(), nullptr);
   } catch (const std::exception& error) {
     {
@@ -176,8 +180,6 @@ bool EngineLoop::load(const Loader& loader, const OnLoaded& on_loaded) {
     if (on_loaded) on_loaded(nullptr, &error);
     return false;
   }
-  const std::lock_guard lock(mutex_);
-  if (state_ == EngineState::kLoading) state_ = EngineState::kRunning;
   return true;
 }
 

@@ -23,10 +23,35 @@ EngineLoop::Loader tiny_loader() {
   return [](const LoadProgress& progress) { return Engine::load(tiny_engine(), progress); };
 }
 
-// What a submission saw.
+// What a submission saw. The engine waits in the output number hold_at until it is let go.
 struct Seen {
   std::atomic<int> outputs{0}, ends{0}, failures{0};
   std::atomic<int> status{0};
+  int hold_at = 0;  // 0: never
+  std::atomic<bool> let_go{false};
+};
+
+// Keeps the engine between two steps from now on, until it is let go, at the latest with this.
+class Hold {
+ public:
+  explicit Hold(EngineLoop& loop) {
+    EXPECT_TRUE(loop.run([this](Engine&) {
+      holds_ = true;
+      go_.get_future().wait();
+    }));
+    EXPECT_TRUE(eventually([&] { return holds_.load(); }));
+  }
+  ~Hold() { let_go(); }
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+  void let_go() {
+    if (!std::exchange(gone_, true)) go_.set_value();
+  }
+
+ private:
+  std::promise<void> go_;
+  std::atomic<bool> holds_{false};
+  bool gone_ = false;
 };
 
 Submission request(const std::shared_ptr<Seen>& seen, std::int64_t max_tokens) {
@@ -36,8 +61,8 @@ Submission request(const std::shared_ptr<Seen>& seen, std::int64_t max_tokens) {
   submission.request.sampling.max_tokens = max_tokens;
   submission.request.sampling.ignore_eos = true;
   submission.on_output = [seen](const RequestOutput& output) -> std::optional<std::int64_t> {
-    ++seen->outputs;
     if (output.end_reason != EndReason::kNone) ++seen->ends;
+    if (++seen->outputs == seen->hold_at) seen->let_go.wait(false);
     return std::nullopt;
   };
   submission.on_failure = [seen](const ApiError& error) {
@@ -94,15 +119,16 @@ TEST_F(EngineLoopTest, RefusesMoreThanTheQueueHoldsAndLosesNone) {
   EngineLoop loop({.max_queued_requests = 3, .max_num_seqs = 2}, tiny_loader());
   ASSERT_TRUE(eventually([&] { return loop.status().ready(); }));
   const auto seen = std::make_shared<Seen>();
+  Hold hold(loop);  // so that none ends meanwhile
   int accepted = 0, refused = 0;
   for (int i = 0; i < 50; ++i) {
     const int status = status_of([&] { loop.submit(one(seen, 40)); });
     accepted += status == 0 ? 1 : 0;
     refused += status == 429 ? 1 : 0;
   }
-  EXPECT_GE(accepted, 5);
-  EXPECT_GT(refused, 0);
-  EXPECT_EQ(accepted + refused, 50);
+  EXPECT_EQ(accepted, 5);
+  EXPECT_EQ(refused, 45);
+  hold.let_go();
   ASSERT_TRUE(eventually([&] { return seen->ends == accepted; }));
   ASSERT_TRUE(eventually([&] { return loop.status().in_flight == 0; }));
   EXPECT_EQ(seen->failures, 0);
@@ -113,13 +139,22 @@ TEST_F(EngineLoopTest, CancelFreesTheCache) {
   ASSERT_TRUE(eventually([&] { return loop.status().ready(); }));
   for (int i = 0; i < 30; ++i) {
     const auto seen = std::make_shared<Seen>();
+    // A third before they begin, the others at their first to fifth output.
+    std::optional<Hold> hold;
+    if (i % 3 == 0)
+      hold.emplace(loop);
+    else
+      seen->hold_at = 1 + i % 5;
     const std::vector<Ticket> tickets = loop.submit(one(seen, 900));
-    if (i % 3 != 0) {
-      ASSERT_TRUE(eventually([&] { return seen->outputs > i % 5; }));
-    }
+    const bool came = eventually([&] { return seen->outputs >= seen->hold_at; });
     loop.cancel(tickets);
+    hold.reset();
+    seen->let_go = true;
+    seen->let_go.notify_all();
+    ASSERT_TRUE(came);
     ASSERT_TRUE(eventually([&] { return loop.status().in_flight == 0; }));
     EXPECT_EQ(seen->ends, 0);
+    EXPECT_EQ(seen->outputs, seen->hold_at);
   }
   EXPECT_TRUE(eventually([&] { return loop.status().metrics.num_kv_blocks_used == 0; }));
 }
@@ -155,9 +190,10 @@ TEST_F(EngineLoopTest, DrainFailsWhatIsLeftInTime) {
   EngineLoop loop({.max_num_seqs = 2}, tiny_loader());
   ASSERT_TRUE(eventually([&] { return loop.status().ready(); }));
   const auto seen = std::make_shared<Seen>();
-  for (int i = 0; i < 6; ++i) loop.submit(one(seen, 1000));
+  constexpr int kRequests = 200;  // more than a millisecond's work, however late it begins
+  for (int i = 0; i < kRequests; ++i) loop.submit(one(seen, 1000));
   EXPECT_FALSE(loop.drain(std::chrono::milliseconds(1)));
-  EXPECT_EQ(seen->ends + seen->failures, 6);
+  EXPECT_TRUE(eventually([&] { return seen->ends + seen->failures == kRequests; }));
   EXPECT_GT(seen->failures, 0);
   EXPECT_EQ(seen->status, 503);
 }
@@ -167,15 +203,13 @@ TEST_F(EngineLoopTest, StuckEngineIsNotReadyWhileWorkWaits) {
   ASSERT_TRUE(eventually([&] { return loop.status().ready(); }));
   std::this_thread::sleep_for(std::chrono::milliseconds(120));
   EXPECT_TRUE(loop.status().ready()) << "idle is not stuck";
-  std::promise<void> go;
-  const auto held = go.get_future().share();
-  ASSERT_TRUE(loop.run([held](Engine&) { held.wait(); }));
+  Hold hold(loop);
   const auto seen = std::make_shared<Seen>();
   loop.submit(one(seen, 3));
   EXPECT_TRUE(eventually([&] { return loop.status().stuck; }));
   EXPECT_FALSE(loop.status().ready());
   EXPECT_GT(loop.status().step_age_s, 0.05);
-  go.set_value();
+  hold.let_go();
   EXPECT_TRUE(eventually([&] { return seen->ends == 1; }));
   EXPECT_TRUE(eventually([&] { return loop.status().ready(); }));
 }
