@@ -6,6 +6,7 @@
 #include "backend/factory/make_backend.h"
 #include "base/error.h"
 #include "comm/rank_threads.h"
+#include "tests/support/eventually.h"
 
 namespace coppice {
 namespace {
@@ -52,7 +53,7 @@ TEST(RoundBenchTest, EveryPartIsTimed) {
 }
 
 TEST(RoundBenchTest, AllRanksTimeWhatPassesBetweenThem) {
-  RankThreads threads(2);
+  RankThreads threads(2, testing::kPatience);
   std::vector<Json> reports(2);
   threads.run([&](std::int64_t rank) {
     Communicator& communicator = threads.communicator(rank);

@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 #include <set>
 
 #include "base/error.h"
+#include "tests/io/support/files.h"
 
 namespace coppice {
 namespace {
@@ -20,14 +20,16 @@ class DatasetsTest : public testing::Test {
       GTEST_SKIP() << "models/tiny-k2 is absent";
   }
   std::string write(const std::string& text) {
-    const std::string path = testing::TempDir() + "/coppice_datasets_test";
-    std::ofstream(path) << text;
-    return path;
+    test::write_file(folder_ / "dataset", text);
+    return folder_ / "dataset";
   }
   const Tokenizer& tokenizer() {
     static const Tokenizer tokenizer = Tokenizer::from_folder(kModel);
     return tokenizer;
   }
+
+ private:
+  test::TempDir folder_;
 };
 
 TEST_F(DatasetsTest, RandomPromptsHaveTheirLength) {

@@ -100,7 +100,7 @@ void expect_round(const Json& round) {
   EXPECT_EQ(accepted, emitted);
 }
 
-constexpr int kAnswerTokens = testing::kSanitized ? 40 : 300;  // clients wait two minutes
+constexpr int kAnswerTokens = testing::kSanitized ? 40 : 300;
 
 TEST_F(LiveFeedTest, StreamsRoundsWhileSomebodyListensAndEndsWithTheServer) {
   const auto server = testing::start_tiny(testing::tiny_options());
@@ -111,7 +111,7 @@ TEST_F(LiveFeedTest, StreamsRoundsWhileSomebodyListensAndEndsWithTheServer) {
                           std::to_string(kAnswerTokens) + "}");
   EXPECT_TRUE(listener.wait_for("\"nodes\":["));
   EXPECT_EQ(answers.finish().status, 200);
-  EXPECT_TRUE(server->drain(std::chrono::seconds(20))) << "the listener held up the shutdown";
+  EXPECT_TRUE(server->drain(testing::kPatience)) << "the listener held up the shutdown";
   const Answer answer = listener.finish();
   EXPECT_NE(answer.head.find("text/event-stream"), std::string::npos);
   std::size_t num_rounds = 0;

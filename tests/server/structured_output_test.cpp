@@ -1,7 +1,6 @@
 // Grammars, bans and prompt log-probabilities through the API, over the shipped model.
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
 
 #include "sampling/grammar.h"
@@ -212,11 +211,9 @@ TEST_F(StructuredOutputTest, WhatCannotBeUsedIsRefusedByName) {
       {R"("prompt_logprobs":21)", "prompt_logprobs"},
   };
   for (const auto& [fields, param] : cases) {
-    const auto start = std::chrono::steady_clock::now();
     const Answer answer = complete(fields + R"(,"max_tokens":4)");
     EXPECT_EQ(answer.status, 400) << fields.substr(0, 80) << answer.body;
     EXPECT_EQ(text_at(dig(answer.json(), "error", "param")), param) << answer.body;
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
   }
   // Deep nesting, references to itself and long enumerations end, one way or the other.
   std::string deep = R"({"type":"string"})", words;

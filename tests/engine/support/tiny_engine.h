@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "engine/engine.h"
 #include "model/load_model.h"
+#include "tests/support/eventually.h"
 #include "tests/support/golden_file.h"
 
 namespace coppice::testing {
@@ -99,7 +100,7 @@ inline std::unique_ptr<Engine> make_tiny_engine(const TinyOptions& options) {
   config.max_rounds_ahead = options.max_rounds_ahead;
   if (options.tensor_parallel_size == 1)
     return std::make_unique<Engine>(config, tiny_parts(options, 0, nullptr));
-  const auto threads = std::make_shared<RankThreads>(options.tensor_parallel_size);
+  const auto threads = std::make_shared<RankThreads>(options.tensor_parallel_size, kPatience);
   std::vector<EngineParts> ranks(static_cast<std::size_t>(options.tensor_parallel_size));
   threads->run([&](std::int64_t rank) {
     ranks[static_cast<std::size_t>(rank)] = tiny_parts(options, rank, &threads->communicator(rank));
