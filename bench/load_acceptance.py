@@ -19,13 +19,14 @@ import pathlib
 import random
 import re
 import signal
-import socket
 import statistics
 import sys
+import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODEL = ROOT / "models/tiny-k2"
+PATIENCE = 600  # seconds: a time limit is for hangs only
 faults = []
 
 
@@ -35,29 +36,31 @@ def check(holds, what):
         faults.append(what)
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class Serve:
-    """A server process; leaves nothing behind."""
+    """A server process on a port that the system chose; leaves nothing behind."""
 
     def __init__(self, binary, *flags):
-        self.binary, self.flags, self.port = binary, flags, free_port()
+        self.binary, self.flags, self.port = binary, flags, 0
+        self.log_file = tempfile.TemporaryFile()
 
     async def __aenter__(self):
         self.process = await asyncio.create_subprocess_exec(
-            self.binary, "serve", str(MODEL), "--port", str(self.port), "--quiet", "--log-level", "error",
-            "--stuck-after", "60", *self.flags)
-        for _ in range(1200):
-            if (await self.get("/health"))[0] == 200:
-                return self
-            if self.process.returncode is not None:
-                raise SystemExit("the server ended while loading")
-            await asyncio.sleep(0.05)
-        raise SystemExit("the server did not become healthy")
+            self.binary, "serve", str(MODEL), "--port", "0", "--quiet", "--disable-log-stats",
+            "--stuck-after", "60", "--shutdown-timeout", str(PATIENCE), *self.flags, stderr=self.log_file)
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until and self.process.returncode is None:
+            address = re.search(r"Starting Coppice server on http://\S+:(\d+)\n", self.log())
+            if address:
+                self.port = int(address[1])
+                if (await self.get("/health"))[0] == 200:
+                    return self
+            await asyncio.sleep(0.02)
+        if self.process.returncode is None:
+            self.process.kill()
+        raise SystemExit("the server did not become healthy:\n" + self.log())
+
+    def log(self):
+        return os.pread(self.log_file.fileno(), 1 << 24, 0).decode()
 
     async def __aexit__(self, *_):
         if self.process.returncode is None:
@@ -96,7 +99,10 @@ class Serve:
         """By thread name."""
         ticks = {}
         for task in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir():
-            fields = (task / "stat").read_text().rsplit(")", 1)[1].split()
+            try:
+                fields = (task / "stat").read_text().rsplit(")", 1)[1].split()
+            except OSError:  # the thread has ended
+                continue
             ticks[task.name] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         return ticks
 
@@ -201,8 +207,8 @@ async def test_cuts(binary, small, strict):
             steps = after["coppice:rounds_total"] - counts["coppice:rounds_total"]
             rounds.append((left - start) / max(steps, 1))
             while (now := await server.metrics())["vllm:kv_cache_usage_perc"] > 0 or now["coppice:requests_in_flight"] > 0:
-                if time.time() - left > 10:
-                    check(False, "cache blocks of clients that left are still held after 10 s")
+                if time.time() - left > PATIENCE:
+                    check(False, f"cache blocks of clients that left are still held after {PATIENCE} s")
                     return
                 await asyncio.sleep(0.005)
             took = time.time() - left
@@ -220,28 +226,31 @@ async def test_cuts(binary, small, strict):
 
 async def test_overload(binary, small, strict):
     fits = 16  # 4 running and 12 waiting
-    count, refusals = fits * 10, []
+    count, refusals, ends = fits * 10, [], []
     async with Serve(binary, "--max-num-seqs", "4", "--max-queued-requests", "12", "--max-model-len", "512") as server:
         async def one(index):
             start = time.time()
-            answer = await server.ask(stream=True, prompt=f"{index}", max_tokens=60 if small else 200)
+            answer = await server.ask(stream=True, prompt=f"{index}", max_tokens=60 if small and index >= fits else 200)
             if answer.status == 200:
                 return is_whole(await answer.body())
             refusals.append((time.time() - start, answer.status, answer.headers.get("retry-after")))
             answer.leave()
             return None
 
-        ends = []
-        # What fits is there before the rest knocks, one after the other: each refusal's own time is seen.
-        first = [asyncio.create_task(one(i)) for i in range(fits)]
-        while (await server.metrics()).get("coppice:requests_in_flight", 0) < fits and not all(t.done() for t in first):
-            await asyncio.sleep(0.005)
-        for i in range(fits, count):
-            ends.append(await one(i))
-        ends += await asyncio.gather(*first)
+        # Where the clients get little time, the first answers may have ended before the rest knocks: once more, then.
+        for _ in range(1 if strict else 30):
+            # What fits is there before the rest knocks, one after the other: each refusal's own time is seen.
+            first = [asyncio.create_task(one(i)) for i in range(fits)]
+            while (await server.metrics()).get("coppice:requests_in_flight", 0) < fits and not all(t.done() for t in first):
+                await asyncio.sleep(0.005)
+            for i in range(fits, count):
+                ends.append(await one(i))
+            ends += await asyncio.gather(*first)
+            if refusals:
+                break
         accepted = [end for end in ends if end is not None]
         times = sorted(seconds for seconds, _, _ in refusals) or [0]
-        print(f"        {count} requests for {fits} places: {len(accepted)} accepted, {len(refusals)} refused; "
+        print(f"        {len(ends)} requests for {fits} places: {len(accepted)} accepted, {len(refusals)} refused; "
               f"a refusal takes {statistics.median(times) * 1000:.1f} ms, at most {times[-1] * 1000:.1f} ms")
         check(len(accepted) >= fits and all(accepted), "no accepted request was lost")
         check(len(refusals) > 0 and all(status in (429, 503) and wait for _, status, wait in refusals),
@@ -253,15 +262,21 @@ async def test_overload(binary, small, strict):
 async def test_drain(binary, small, strict):
     count, tokens = (40, 30) if small else (200, 100)
     async with Serve(binary, "--max-num-seqs", "32", "--max-model-len", "512") as server:
-        begun = asyncio.Event()
-        streams = [asyncio.create_task(whole_stream(server, begun.set, prompt=f"{i} is", max_tokens=tokens))
-                   for i in range(count)]
-        while (await server.metrics()).get("coppice:requests_in_flight", 0) < count and not all(s.done() for s in streams):
-            await asyncio.sleep(0.01)
-        await begun.wait()
-        under_way = (await server.metrics()).get("coppice:requests_in_flight", 0)
+        # Where the clients get little time, all answers may have ended before the signal: once more, then.
+        causes = []
+        for _ in range(1 if strict else 30):
+            begun = asyncio.Event()
+            streams = [asyncio.create_task(whole_stream(server, begun.set, prompt=f"{i} is", max_tokens=tokens))
+                       for i in range(count)]
+            while (await server.metrics()).get("coppice:requests_in_flight", 0) < count and not all(s.done() for s in streams):
+                await asyncio.sleep(0.01)
+            await begun.wait()
+            under_way = (await server.metrics()).get("coppice:requests_in_flight", 0)
+            if under_way > 0:
+                break
+            causes += await asyncio.gather(*streams)
         server.process.send_signal(signal.SIGTERM)
-        causes = await asyncio.gather(*streams)
+        causes += await asyncio.gather(*streams)
         code = await server.process.wait()
         print(f"        SIGTERM with {under_way:.0f} requests under way")
         check(under_way > 0 and not any(causes), "every accepted stream was finished: " + summary(causes))
@@ -312,7 +327,7 @@ def main():
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     for name in names:
         print(f"{name}:", flush=True)
-        asyncio.run(asyncio.wait_for(TESTS[name](arguments[0], small, strict), 600))
+        asyncio.run(asyncio.wait_for(TESTS[name](arguments[0], small, strict), 2 * PATIENCE))
     sys.exit(1 if faults else 0)
 
 

@@ -8,6 +8,8 @@ import subprocess
 import tempfile
 import time
 
+PATIENCE = 600  # seconds: a time limit is for hangs only
+
 
 def find():
     """The browser's path, or None."""
@@ -54,7 +56,7 @@ class Page:
 
     def _receive(self, deadline):
         while b"\0" not in self.buffer:
-            if not select.select([self.read_end], [], [], max(0, deadline - time.time()))[0]:
+            if not select.select([self.read_end], [], [], max(0, deadline - time.monotonic()))[0]:
                 raise TimeoutError("the browser does not answer")
             data = os.read(self.read_end, 1 << 20)
             if not data:
@@ -79,7 +81,7 @@ class Page:
             message["sessionId"] = self.session
         self.next_id += 1
         os.write(self.write_end, json.dumps(message).encode() + b"\0")
-        deadline = time.time() + 60
+        deadline = time.monotonic() + PATIENCE
         while True:
             answer = self._receive(deadline)
             if answer.get("id") != message["id"]:
@@ -96,10 +98,10 @@ class Page:
             raise RuntimeError(result["exceptionDetails"]["exception"]["description"])
         return result["result"].get("value")
 
-    def wait(self, script, seconds=120):
+    def wait(self, script, seconds=PATIENCE):
         """The first true value of an expression."""
-        deadline = time.time() + seconds
-        while time.time() < deadline:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
             value = self.run(script)
             if value:
                 return value

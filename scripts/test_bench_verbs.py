@@ -11,13 +11,13 @@ import subprocess
 import sys
 import tempfile
 
-from test_serve_cli import DRAFTER, MODEL, Serve, check
+from test_serve_cli import DRAFTER, MODEL, PATIENCE, Serve, check
 
 SPECULATION = ("--spec-model", str(DRAFTER), "--ddtree-budget", "8")
 
 
 def run(binary, *words, code=0):
-    result = subprocess.run([binary, *words], capture_output=True, text=True, timeout=120)
+    result = subprocess.run([binary, *words], capture_output=True, text=True, timeout=PATIENCE)
     if result.returncode != code:
         raise SystemExit(f"FAILED: {' '.join(words)}: exit {result.returncode}\n{result.stdout}{result.stderr}")
     return result.stdout

@@ -12,14 +12,14 @@ import subprocess
 import sys
 import tempfile
 
-from test_serve_cli import MODEL, DRAFTER, ROOT, Serve, check, get
+from test_serve_cli import MODEL, DRAFTER, PATIENCE, ROOT, Serve, check, get
 
 DEPLOY = ROOT / "deploy"
 
 
 def flags_of(binary):
     """Every long flag of coppice serve."""
-    text = subprocess.run([binary, "serve", "--help"], capture_output=True, text=True, timeout=60).stdout
+    text = subprocess.run([binary, "serve", "--help"], capture_output=True, text=True, timeout=PATIENCE).stdout
     return set(re.findall(r"--[a-z][a-z0-9-]*", text))
 
 
@@ -79,7 +79,7 @@ def check_systemd(binary, flags):
     with tempfile.TemporaryDirectory() as folder:
         copy_of_unit = pathlib.Path(folder) / "coppice-test.service"
         copy_of_unit.write_text(here)
-        result = subprocess.run([tool, "verify", str(copy_of_unit)], capture_output=True, text=True, timeout=60)
+        result = subprocess.run([tool, "verify", str(copy_of_unit)], capture_output=True, text=True, timeout=PATIENCE)
     complaints = [line for line in (result.stdout + result.stderr).splitlines() if "coppice-test.service" in line]
     check(not complaints, "systemd-analyze verify: " + ("clean" if not complaints else complaints[0]))
 
@@ -94,7 +94,7 @@ def check_dockerfiles():
         check(used and used <= presets, f"{path.name}: presets exist")
         check(re.search(r"^USER 10001$", text, re.M) and "HEALTHCHECK" in text, f"{path.name}: no root, health check")
         if tool := shutil.which("hadolint"):
-            result = subprocess.run([tool, str(path)], capture_output=True, text=True, timeout=60)
+            result = subprocess.run([tool, str(path)], capture_output=True, text=True, timeout=PATIENCE)
             check(result.returncode == 0, f"{path.name}: hadolint {result.stdout.strip()}")
 
 

@@ -47,8 +47,8 @@ def chat(client):
     check(len(reply.choices) == 2 and len(reply.choices[0].logprobs.content) == 8, "n, logprobs, limits")
     check(reply.usage.completion_tokens == 16, "usage over the choices")
     chunks = list(client.chat.completions.create(
-        model="tiny", messages=[{"role": "user", "content": "Hi"}], stream=True, max_tokens=5, n=2,
-        stream_options={"include_usage": True}))
+        model="tiny", messages=[{"role": "user", "content": "Hi"}], stream=True, max_tokens=5, n=2, seed=3,
+        stream_options={"include_usage": True}, extra_body={"ignore_eos": True}))
     check(chunks[-1].choices == [] and chunks[-1].usage.completion_tokens == 10, "the usage chunk")
 
 

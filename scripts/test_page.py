@@ -9,11 +9,12 @@ import sys
 import time
 
 import chromium
-from test_serve_cli import DRAFTER, MODEL, Serve, check, get
+from test_serve_cli import DRAFTER, MODEL, PATIENCE, Serve, check, get
 
 QUESTION = "Write a Python function to sort a list."
 LAST = "[...document.querySelectorAll('.turn.assistant')].at(-1)"
 ENTER = dict(name="Enter", code=13, text="\r")
+TRIES = 30  # where the browser gets little time, an answer may have ended before the page shows its first piece
 
 
 def skip(reason):
@@ -27,12 +28,24 @@ def choose(page, **values):
 
 
 def idle(server):
-    deadline = time.time() + 60
-    while time.time() < deadline:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
         if json.loads(get(server.port, "/load")[1])["server_load"] == 0:
             return True
         time.sleep(0.02)
     return False
+
+
+def answered(page, question, before=""):
+    """Asks, waits for the whole answer and returns its text."""
+    count = page.run("document.querySelectorAll('.turn').length")
+    page.run("document.getElementById('question').focus()")
+    page.type(question)
+    page.run(before)
+    page.key(**ENTER)
+    page.wait(f"document.querySelectorAll('.turn').length === {count} + 2 && document.body.dataset.busy === 'false' && "
+              f"{LAST}.querySelector('.text').textContent")
+    return page.run(f"{LAST}.querySelector('.text').textContent")
 
 
 def open_page(server, page):
@@ -49,61 +62,79 @@ def test_answer(server, page):
     page.wait("document.getElementById('state').textContent === 'ready'")
     check(page.run("document.getElementById('model').textContent") != "", "the page shows the model and that it is ready")
     choose(page, budget=0, **{"max-tokens": 160})
-    page.type(QUESTION)
-    page.key(**ENTER)
-    page.wait(f"document.body.dataset.busy === 'false' && {LAST}?.querySelector('.text').textContent")
-    plain = page.run(f"{LAST}.querySelector('.text').textContent")
+    plain = answered(page, QUESTION)
     choose(page, budget=16)
-    page.run("document.getElementById('new-chat').click()")
-    page.type(QUESTION)
-    page.run("window.lengths = new Set(); new MutationObserver(() => "
-             f"window.lengths.add({LAST}?.querySelector('.text').textContent.length))"
-             ".observe(document.getElementById('log'), {childList: true, subtree: true, characterData: true})")
-    page.key(**ENTER)
-    page.wait(f"document.body.dataset.busy === 'false' && {LAST}?.querySelector('.text').textContent")
+    watch = ("window.lengths = new Set(); window.watch?.disconnect(); window.watch = new MutationObserver(() => "
+             f"window.lengths.add({LAST}?.querySelector('.text').textContent.length));"
+             "window.watch.observe(document.getElementById('log'), {childList: true, subtree: true, characterData: true})")
+    for _ in range(TRIES):
+        page.run("document.getElementById('new-chat').click()")
+        shown = answered(page, QUESTION, watch)
+        if page.run("window.lengths.size") > 2:
+            break
     check(page.run("window.lengths.size") > 2, "the answer came in pieces")
-    shown = page.run(f"{LAST}.querySelector('.text').textContent")
     for mark in ("```python", "`"):
         whole = whole.replace(mark, "")
     check(shown == plain, "the same with drafts and without")
     check("".join(shown.split()) == "".join(whole.split()), "its text is that of the API")
 
 
+# What the page shows of the rounds, at one moment.
+SHOWN = """(() => {
+  const all = (what) => [...document.querySelectorAll(what)], text = (id) => document.getElementById(id).textContent;
+  return {
+    nodes: all('#tree .node').length, roots: all('#tree .node.root').length, bonuses: all('#tree .node.bonus').length,
+    kept: all('#tree .edge.kept').length, tokens: all('#tree .node').every((node) => node.querySelector('text').textContent),
+    probabilities: all('#tree .node.left').every((node) => node.querySelector('.prob')),
+    figures: Object.fromEntries(['speed', 'gain', 'per-round', 'accepted'].map((name) => [name, text(name)])),
+    verbs: all('.stack i').filter((part) => Number(part.style.flexGrow) > 0).length,
+    strip: all('#strip rect').length, depths: all('#depths .bar-kept').length, cache: text('kv-note')};
+})()"""
+
+
+def round_checks(shown):
+    yield shown["nodes"] > 4 and shown["roots"] == 1 and shown["bonuses"] == 1, "a tree with its root and its bonus"
+    yield shown["kept"] >= 1, "the tree is drawn with its kept path"
+    yield shown["tokens"], "every node shows its token"
+    yield shown["probabilities"], "and its probability"
+    for name, value in shown["figures"].items():
+        yield value[:1].isdigit(), f"figure {name}: {value}"
+    per_round = shown["figures"]["per-round"]
+    yield per_round[:1].isdigit() and float(per_round) > 1.2, "more than one token a round"
+    yield shown["verbs"] >= 5, "the time of all five verbs"
+    yield shown["strip"] > 5, "tokens of the last rounds"
+    yield shown["depths"] >= 7, "what is kept by depth"
+    yield "blocks" in shown["cache"], "the cache's blocks"
+
+
 def test_round(server, page):
-    page.wait("document.querySelectorAll('#tree .node').length > 4")
-    # A round that kept nothing is a round too: ask until one with drafts kept is shown.
-    page.wait("document.querySelectorAll('#tree .node.root').length === 1 && "
-              "document.querySelectorAll('#tree .node.bonus').length === 1")
-    kept = page.run("document.querySelectorAll('#tree .edge.kept').length")
-    check(kept >= 1, "the tree is drawn with its kept path")
-    check(page.run("[...document.querySelectorAll('#tree .node')].every((node) => node.querySelector('text').textContent)"),
-          "every node shows its token")
-    check(page.run("[...document.querySelectorAll('#tree .node.left')].every((node) => node.querySelector('.prob'))"),
-          "and its probability")
-    for name in ("speed", "gain", "per-round", "accepted"):
-        value = page.run(f"document.getElementById({name!r}).textContent")
-        check(value[:1].isdigit(), f"figure {name}: {value}")
-    check(float(page.run("document.getElementById('per-round').textContent")) > 1.2, "more than one token a round")
-    check(page.run("[...document.querySelectorAll('.stack i')].filter((part) => Number(part.style.flexGrow) > 0).length") >= 5,
-          "the time of all five verbs")
-    check(page.run("document.querySelectorAll('#strip rect').length") > 5, "tokens of the last rounds")
-    check(page.run("document.querySelectorAll('#depths .bar-kept').length") >= 7, "what is kept by depth")
-    check("blocks" in page.run("document.getElementById('kv-note').textContent"), "the cache's blocks")
+    # A page that is late may be left with the last round alone, which often drafts nothing: it is asked again.
+    for _ in range(TRIES):
+        until, right = time.monotonic() + 3, False
+        while not right and time.monotonic() < until:
+            shown = page.run(SHOWN)
+            right = all(holds for holds, _ in round_checks(shown))
+        if right:
+            break
+        page.run("document.getElementById('new-chat').click()")
+        answered(page, QUESTION)
+    for holds, what in round_checks(shown):
+        check(holds, what)
 
 
 def test_stop(server, page):
     for how in ("document.getElementById('stop').click()",
                 "document.dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape'}))"):
-        for _ in range(5):  # a random answer may end by itself before it is stopped
-            count = page.run("document.querySelectorAll('.turn').length")
+        for _ in range(TRIES):  # a random answer may end by itself before it is stopped
+            page.run("document.getElementById('new-chat').click()")
             choose(page, budget=0, **{"max-tokens": 700})
             page.run("document.getElementById('temperature').value = '1.5'; document.getElementById('question').focus()")
             page.type("Tell me a long story.")
             page.run(f"new MutationObserver((_, watch) => {{ const turn = {LAST};"
-                     f"if (document.querySelectorAll('.turn').length === {count} + 2 && turn.querySelector('.text').textContent)"
+                     f"if (document.querySelectorAll('.turn').length === 2 && turn.querySelector('.text').textContent)"
                      f"{{ watch.disconnect(); {how}; }} }}).observe(document.getElementById('log'), {{childList: true, subtree: true}})")
             page.key(**ENTER)
-            page.wait(f"document.querySelectorAll('.turn').length === {count} + 2 && document.body.dataset.busy === 'false'")
+            page.wait("document.querySelectorAll('.turn').length === 2 && document.body.dataset.busy === 'false'")
             after = page.run(f"{LAST}.querySelector('.after').textContent")
             if "stopped" in after:
                 break
@@ -131,7 +162,8 @@ def test_looks(server, page, dark_shot):
 
 
 def test_key(binary, page):
-    server = Serve(binary, str(MODEL), "--host", "127.0.0.1", "--api-key", "secret")
+    # A page that held up the shutdown would do so until the patience of stop() has ended.
+    server = Serve(binary, str(MODEL), "--host", "127.0.0.1", "--api-key", "secret", "--shutdown-timeout", str(2 * PATIENCE))
     try:
         check(get(server.port, "/v1/rounds")[0] == 401, "the rounds are guarded by the key")
         open_page(server, page)
@@ -140,9 +172,7 @@ def test_key(binary, page):
         page.key(**ENTER)
         page.wait("document.getElementById('state').textContent === 'ready'")
         check(True, "the page asks for the key")
-        started = time.time()
-        code, _ = server.stop()
-        check(code == 0 and time.time() - started < 20, "an open page does not hold up the shutdown")
+        check(server.stop()[0] == 0, "an open page does not hold up the shutdown")
     finally:
         server.process.kill()
 

@@ -93,7 +93,7 @@ def screenshot(page, picture):
     with tempfile.TemporaryDirectory() as profile:
         subprocess.run([CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={profile}",
                         "--window-size=1040,2200", "--host-resolver-rules=MAP * ~NOTFOUND", f"--screenshot={picture}", page.as_uri()],
-                       check=True, timeout=240, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                       check=True, timeout=600, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def fail(faults, what):

@@ -76,7 +76,7 @@ def question(rng, schema, number):
 def post(url, body):
     request = urllib.request.Request(url + "/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=300) as answer:
+        with urllib.request.urlopen(request, timeout=600) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         raise SystemExit(f"FAILED: {error.code} {error.read().decode()} for {json.dumps(body)}")
