@@ -8,6 +8,8 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "next-hardware.md"
+# Whole rounds: parts as they are among others, not op by op.
+ROUNDS = "docs/results/data/2026-11-30-h200-planner-tp8.json"
 GPUS = ["h200", "b200", "b300", "gb200", "gb300", "rtxpro6000"]
 BATCHES = [1, 8, 64]
 
@@ -30,8 +32,8 @@ CHECKS = """1. `coppice bench kernels`: reads of 1 to 1024 MiB first. The plan a
 def plan(binary, *arguments):
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "plan.json"
-        subprocess.run([binary, "plan", "kimi-k2", "--gpu", ",".join(GPUS), "-tp", "8", "--json", str(path), *arguments],
-                       check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([str(binary), "plan", "kimi-k2", "--gpu", ",".join(GPUS), "-tp", "8", "--calibration", ROUNDS, "--json", str(path), *arguments],
+                       check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
         return json.loads(path.read_text())
 
 
@@ -92,6 +94,10 @@ def gains(devices, first):
     return device["title"], table(["change", "batch 1", "batch 8"], [[what] + [f"{g:.2f}x" for g in g_of] for what, g_of in ordered])
 
 
+def measured_sums(devices):
+    return " and ".join(f"{d['sums_measured_ranks']} {d['title']}" for d in devices if d["sums_measured_ranks"])
+
+
 def all_reduce(devices):
     rows = []
     for device in devices:
@@ -112,7 +118,7 @@ def page(binary):
         arches.setdefault(device["arch"], []).append(device["title"])
     return f"""# The next GPUs
 
-Written by `scripts/next_hardware.py` from the planner's own output; a test compares. Everything here is **predicted** but for the kernel times that it rests on: {trees['kernel_times']}.
+Written by `scripts/next_hardware.py` from the planner's own output; a test compares. Everything here is **predicted** but for the times that it rests on: rounds of one TP-8 rank on an H200, [{ROUNDS.split('/')[-1]}]({ROUNDS[5:]}).
 Kimi K2 (61 layers, INT4 experts) on eight GPUs, context 8192, drafter {trees['drafter']}, acceptance {trees['acceptance']['name']}: {trees['acceptance']['source']}.
 Rows choose experts independently.
 
@@ -135,6 +141,8 @@ little more until the fixed time falls.
 {plateau(wide['devices'])}
 ## Collectives: 122 all-reduces a step
 
+Measured on {measured_sums(devices)}: a row of 7168 takes 2.7 us, eight 3.3 ([results](results/2026-11-30-h200-tensor-parallel.md)). Eight ranks are predicted: as many trips, seven times the bytes; other GPUs are assumed as far away, at the rates of their links.
+
 {all_reduce(devices)}
 ## Budgets: speed over plain decoding by nodes of the tree
 
@@ -145,7 +153,7 @@ little more until the fixed time falls.
 
 
 def main():
-    binary = sys.argv[1]
+    binary = pathlib.Path(sys.argv[1]).resolve()
     text = page(binary)
     if "--check" not in sys.argv:
         PAGE.write_text(text)

@@ -13,6 +13,8 @@ BEGIN, END = "<!-- overlap: written by scripts/planner_page.py -->", "<!-- end o
 DATA = ROOT / "docs" / "results" / "data"
 PREFIX = "2026-11-30-h200-planner-"
 JUDGED = {"tp8": "One TP-8 rank of Kimi K2.6, 61 layers, no all-reduce", "tp1": "Four whole layers (TP1)"}
+# Rounds of later kernels, and of contexts and rows that the form of the model was not mended on.
+LATER = "2026-11-30-h200-rounds-tp8.json"
 MEMORY = {"tp8-plain": "a TP-8 rank without a drafter", "tp1-plain": "four whole layers without a drafter", "tiny": "tiny-k2 and its drafter"}
 TOTAL_BOUND, STAGE_BOUND = 5.0, 10.0
 
@@ -23,16 +25,31 @@ Written by `scripts/planner_page.py`. Measured: `{command}`, and the same for wh
 1k and 32k (marked `c`) and predicts the others; the experts' overlap is interpolated from the calibration's counts. Errors are signed, per cent of the measured time: + is predicted too slow.
 Columns after the spread are the stages, each timed alone; the last two are with the experts that the rows of that very point were counted to choose (random weights: trees of 256 rows repeat
 tokens, so that more rows meet at one expert). Spread: half of what lies between the slowest and the fastest pass, per cent of the median.
+
+These rounds are of kernels of commit f527b5d, in which single tokens did not run in clusters yet; the model is that of the kernels of today. Parts were timed by three replays each, without clearing the L2 cache between
+them: caches of four layers at 1k stay in it. `coppice bench round` now replays short parts for three milliseconds and clears the cache (docs/bench.md); the next rounds will show what that changes.
 """
 
 MODEL = """## How a stage is predicted
 
-A part of a round is `launches x fixed + row x spread + merges + stream x bytes + step x longest schedule + arithmetic` (src/planner/cost_fit.h), fitted to the calibration's rounds; what is left
-there is interpolated. What grows with rows and context is asked of the functions that the launchers ask (src/planner/kernel_schedule.cpp): the cut of MLA's tiles into fragments for 132
-multiprocessors, the tiles and waves of products, the units of rows and their columns that experts are cut into, the candidates a lane holds while a tree grows, the launches that fused blocks save.
-Calibration points reach neither trees of more than 64 nodes nor the experts' form for more than 96 rows nor the merge by columns nor `mla_queries` with 9 to 24 rows: what one step of those forms
-costs beside the small forms is a constant of the model, set from the same kernels measured alone (docs/results/moe-h200.md, attention-block-h200.md). The form of the model and these constants
-were mended on rounds of 2026-11-29 and on the ones above; rounds of later kernels are the test that no one has seen.
+A part of a round is `launches x fixed + row x spread + merge x merges + stream x bytes + step x longest chain + arithmetic` (src/planner/cost_fit.h), fitted to the calibration's rounds; what is left
+there is interpolated, but not between one row and more: single tokens run in another kernel. What grows with rows and context is asked of the functions that the launchers ask (src/planner/kernel_schedule.cpp):
+the tiles and waves of products, the units of rows and their columns that experts are cut into, the candidates a lane holds while a tree grows, the launches that fused blocks save.
+
+Attention is the longest chain of one multiprocessor and the merges behind it:
+
+- The planning kernel's own search says which chunks a fragment has. Its chain counts 3400 clocks a step of 64 keys (3200 to 3600 in mla-h200.md, 5), 2.2 steps for a chunk's result that is merged with the one before it (normalised, merged,
+  stored: 6100 of 2775 clocks a step in mla-h200.md, 6), three steps for the pass over a tree's own nodes, which has a fragment of its own or follows other chunks (then 4.5), 0.06 for the queries of eight rows.
+  Keys come while others are multiplied; only where more streams run than memory feeds does a step wait.
+- A single token with few keys runs in clusters: 1.3 steps for all of a chunk (mla-h200.md, 7), and all keys at once, four ninths of them twice.
+- In the merging kernel a warp takes a run of chunks, one after the other, then three merges in pairs. A block that shares a multiprocessor takes a third of a merge from the others. Blocks that find no room while attention
+  runs start late, by 1.5 launches.
+- The plan takes 22 us, 4 more for the passes of trees, 0.3 for each tile of a sequence (27 us measured with 17 rows).
+
+What no in-kernel clock gives (3, 4.5, 0.06, a third, 1.5) is from rounds of 1, 8 and 64 rows at 1k and 32k alone, of both networks and both ages of kernels together.
+
+Calibration points reach neither trees of more than 64 nodes nor the experts' form for more than 96 rows nor `mla_queries` with 9 to 24 rows: what one step of those forms costs beside the small forms is a
+constant of the model, set from the same kernels measured alone (docs/results/moe-h200.md, attention-block-h200.md). The form of the model was mended on rounds of 2026-11-29 and on the ones above.
 Rounds of one row draft nothing; their tree and commit are other kernels and calibrate only themselves.
 """
 
@@ -86,6 +103,10 @@ def page(binary):
         table, memory, spread = run(binary, "--judge", str(DATA / f"{PREFIX}{key}.json")).strip().split("\n\n")
         readings.append(reading(title, table, spread))
         out += f"\n## {title}\n\n{table}\n\n{memory}\n\nWhat was measured:\n\n{spread}\n"
+    later = json.loads((DATA / LATER).read_text())
+    table, _, spread = run(binary, "--judge", str(DATA / LATER)).strip().split("\n\n")
+    readings.append(reading("Later kernels", table, spread))
+    out += f"\n## The same rank with later kernels\n\n`{later['command']}` ({later['date']}): one pass, seven rounds a point, other contexts and rows.\n\n{table}\n"
     out += "\n## Memory of other networks\n"
     for key, title in MEMORY.items():
         if not (DATA / f"{PREFIX}{key}.json").exists():

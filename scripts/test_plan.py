@@ -105,7 +105,7 @@ def fail(faults, what):
 def main():
     binary = sys.argv[1]
     failed = False
-    for script in ("next_hardware.py", "planner_page.py"):
+    for script in ("shipped_kernels.py", "next_hardware.py", "planner_page.py"):
         failed |= subprocess.run([sys.executable, str(ROOT / "scripts" / script), binary, "--check"]).returncode != 0
     with tempfile.TemporaryDirectory() as folder:
         page, picture = pathlib.Path(folder) / "plan.html", pathlib.Path(folder) / "plan.png"

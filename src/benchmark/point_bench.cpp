@@ -1,6 +1,7 @@
 #include "benchmark/point_bench.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -19,6 +20,26 @@ Json as_json(const std::vector<double>& values) {
 constexpr std::int32_t kGraphKind = 9100;
 // Parts of one launch are timed as so many in a row: a graph of one kernel is mostly the graph.
 constexpr int kCallsOfOne = 8;
+// Of a part's replays before it is timed, and while it is: shorter, what ran before them would
+// still be seen in their clocks.
+constexpr double kSettleUs = 1000, kLeastUs = 3000;
+constexpr int kMostReplays = 200;
+
+// Parts that read weights or caches, which no round finds in the cache of the device: what the last
+// replay left there has to go. The others work on what the part before them has just written.
+bool reads_memory(RoundPart part) {
+  switch (part) {
+    case RoundPart::kDraft:
+    case RoundPart::kAttention:
+    case RoundPart::kExperts:
+    case RoundPart::kDense:
+    case RoundPart::kLmHead:
+    case RoundPart::kCommit:
+      return true;
+    default:
+      return false;
+  }
+}
 
 }  // namespace
 
@@ -27,6 +48,8 @@ PointBench::PointBench(RoundTracer& backend, DeviceMeter& meter, const BenchNetw
     : backend_(backend),
       meter_(meter),
       point_(point),
+      past_cache_(networks.past_cache),
+      alone_(!networks.meet && backend.device() != Device::kCpu),
       graph_(graph),
       index_(index),
       node_us_(node_us) {
@@ -99,20 +122,35 @@ double PointBench::time(std::size_t slice, int repeats, int warm_ups) {
                        [&] { enqueue(slice); });
   };
   for (int i = 0; i < warm_ups; ++i) once();
+  if (is_part && alone_ && graph_) repeats = repeats_of_part(repeats, once);
+  const bool cold = is_part && !past_cache_.empty() && reads_memory(static_cast<RoundPart>(slice));
   // One behind the other: a device that idles in between changes its clocks.
   constexpr int kAtOnce = 32;
   std::vector<double> us;
   for (int done = 0; done < repeats;) {
     const int count = std::min(kAtOnce, repeats - done);
     for (int i = 0; i < count; ++i) {
-      meter_.stamp(i);
+      if (cold) meter_.read(past_cache_);
+      meter_.stamp(2 * i);
       once();
+      meter_.stamp(2 * i + 1);
     }
-    meter_.stamp(count);
-    for (int i = 0; i < count; ++i) us.push_back(meter_.microseconds(i, i + 1) / calls);
+    for (int i = 0; i < count; ++i) us.push_back(meter_.microseconds(2 * i, 2 * i + 1) / calls);
     done += count;
   }
   return spread_of(std::move(us)).median;
+}
+
+int PointBench::repeats_of_part(int repeats, const std::function<void()>& once) {
+  meter_.stamp(0);
+  once();
+  meter_.stamp(1);
+  const double us = std::max(meter_.microseconds(0, 1), 1.0);
+  const auto replays = [&](double wanted_us) {
+    return static_cast<int>(std::min<double>(wanted_us / us, kMostReplays));
+  };
+  for (int i = replays(kSettleUs); i > 0; --i) once();
+  return std::max(repeats, replays(kLeastUs));
 }
 
 // As the engine goes: a round is enqueued before the results of the one before it are waited for.
@@ -174,11 +212,14 @@ double PointBench::alone_us(const Run& run) const {
 
 Json PointBench::result() const {
   Json stages = Json::object(), verify = Json::object(), counts = Json::object(),
-       spread = Json::object();
+       spread = Json::object(), by_run = Json::object();
   const auto add = [&](Json& group, const char* name, const auto& value) {
     const Spread us = over_runs(value);
     group[name] = us.median;
     spread[name] = Json::array({us.min, us.max});
+    std::vector<double> values;
+    std::ranges::transform(runs_, std::back_inserter(values), value);
+    by_run[name] = as_json(values);
   };
   for (std::size_t i = 0; i < kNumRoundParts; ++i) {
     const auto part = static_cast<RoundPart>(i);
@@ -208,6 +249,7 @@ Json PointBench::result() const {
        {"stages", stages},
        {"verify", verify},
        {"spread", spread},
+       {"by_run", by_run},
        {"launches", counts},
        {"kernels_alone_us", alone},
        {"overhead", 1 - alone / total.median},

@@ -19,6 +19,7 @@ struct BenchNetworks {
   DflashModel* drafter = nullptr;
   Tensor context_features = {};  // for all points, as an engine has one: see BenchRound
   std::function<void()> meet;    // of RoundBenchOptions
+  Tensor past_cache = {};  // whose bytes take the place of all others in the device's last cache
 };
 
 class PointBench {
@@ -47,6 +48,8 @@ class PointBench {
   void enable(std::size_t slice);
   void enqueue(std::size_t slice);
   double time(std::size_t slice, int repeats, int warm_ups = 1);
+  // As often as it takes a short part to settle and to be worth a median. `once` runs it.
+  int repeats_of_part(int repeats, const std::function<void()>& once);
   double time_wall(int rounds);
   // Median over the runs.
   Spread over_runs(const std::function<double(const Run&)>& value) const;
@@ -55,6 +58,8 @@ class PointBench {
   RoundTracer& backend_;
   DeviceMeter& meter_;
   RoundPoint point_;
+  Tensor past_cache_;
+  bool alone_;  // else all ranks replay alike
   bool graph_;
   std::int32_t index_;
   double node_us_ = 0;

@@ -32,6 +32,7 @@ struct Networks {
   std::unique_ptr<DflashModel> drafter;
   Buffer features_buffer;
   Tensor context_features;  // of the commits of all points
+  Buffer past_cache;        // read between replays: nothing of them stays in the cache
   std::int64_t runtime_bytes = 0, weights_bytes = 0, drafter_bytes = 0;
 };
 
@@ -54,6 +55,7 @@ class RoundBench {
   Json describe_model() const;
   std::vector<RoundPoint> points() const;
   std::unique_ptr<PointBench> open(const RoundPoint& point, bool graph);
+  Tensor past_cache() const;
   void add(const PointBench& point);
   void interleave();
   void one_by_one();
@@ -94,11 +96,15 @@ void RoundBench::make_networks() {
   networks_.model = make_random_target(backend_, meter_, config, options);
   const std::int64_t after = meter_.facts().free_bytes;
   networks_.weights_bytes = before - after;
+  if (backend_.device() != Device::kCpu)
+    networks_.past_cache =
+        backend_.allocate(2 * static_cast<std::size_t>(meter_.facts().cache_bytes));
   if (!drafting) return;
+  const std::int64_t without_drafter = meter_.facts().free_bytes;
   networks_.drafter =
       make_random_drafter(backend_, meter_, drafter_config_of(network_, options_.num_ranks, config),
                           options_.num_ranks, *networks_.model, options);
-  networks_.drafter_bytes = after - meter_.facts().free_bytes;
+  networks_.drafter_bytes = without_drafter - meter_.facts().free_bytes;
   const DflashConfig& drafter = networks_.drafter->config();
   const std::int64_t most_rows = largest(options_.batches) * (drafter.block_size + 1);
   const std::int64_t width = std::ssize(drafter.target_layer_ids) * config.hidden_size;
@@ -131,6 +137,7 @@ Json RoundBench::describe_model() const {
   const DflashConfig d = drafter_config_of(network_, options_.num_ranks, c);
   json["drafter"] = Json::object({{"layers", d.network.num_hidden_layers},
                                   {"block_size", d.block_size},
+                                  {"fc_ranks", options_.num_ranks},
                                   {"num_heads", d.network.num_attention_heads},
                                   {"num_kv_heads", d.network.num_key_value_heads},
                                   {"head_dim", d.network.head_dim},
@@ -171,6 +178,11 @@ std::vector<RoundPoint> RoundBench::points() const {
   return points;
 }
 
+Tensor RoundBench::past_cache() const {
+  if (backend_.device() == Device::kCpu) return {};
+  return networks_.past_cache.tensor(DType::kU8, {2 * meter_.facts().cache_bytes});
+}
+
 std::unique_ptr<PointBench> RoundBench::open(const RoundPoint& point, bool graph) {
   observer_.progress(
       format("context %lld, batch %lld, rows %lld", static_cast<long long>(point.context),
@@ -179,7 +191,8 @@ std::unique_ptr<PointBench> RoundBench::open(const RoundPoint& point, bool graph
                                       BenchNetworks{.model = networks_.model.get(),
                                                     .drafter = networks_.drafter.get(),
                                                     .context_features = networks_.context_features,
-                                                    .meet = options_.meet},
+                                                    .meet = options_.meet,
+                                                    .past_cache = past_cache()},
                                       point, graph, num_opened_++, ceiling_.node_us);
 }
 

@@ -105,6 +105,7 @@ CostFeatures& CostFeatures::operator+=(const CostFeatures& other) {
   serial_us += other.serial_us;
   rows = std::max(rows, other.rows);
   context = std::max(context, other.context);
+  form = std::max(form, other.form);
   return *this;
 }
 
@@ -128,18 +129,19 @@ CostFit::CostFit(const std::vector<CostPoint>& points) {
   serial_ = 1 + c[5];
   for (const CostPoint& point : points) {
     const double fitted = before_residual(point.at).us();
-    residuals_.push_back({point.at.rows, point.at.context, fitted > 0 ? point.us / fitted : 1.0});
+    residuals_.push_back(
+        {point.at.rows, point.at.context, fitted > 0 ? point.us / fitted : 1.0, point.at.form});
   }
 }
 
 CostFit::Parts CostFit::before_residual(const CostFeatures& at) const {
   return {.fixed_us = fixed_ * at.launches + row_ * at.spread + merge_ * at.merges,
-          .memory_us = stream_ * at.memory_us + step_ * at.steps_us,
-          .math_us = at.math_us + serial_ * at.serial_us};
+          .memory_us = stream_ * at.memory_us,
+          .math_us = at.math_us + step_ * at.steps_us + serial_ * at.serial_us};
 }
 
 CostFit::Parts CostFit::predict(const CostFeatures& features, double launch_ratio) const {
-  const double factor = residual(features.rows, features.context);
+  const double factor = residual(features);
   Parts parts = before_residual(features);
   parts.fixed_us *= launch_ratio * factor;
   parts.memory_us *= factor;
@@ -147,10 +149,14 @@ CostFit::Parts CostFit::predict(const CostFeatures& features, double launch_rati
   return parts;
 }
 
-// Along rows at each context, then along contexts. Points at one place are averaged.
-double CostFit::residual(double rows, double context) const {
+// Along rows at each context, then along contexts, between points of the same form if there are
+// any. Points at one place are averaged.
+double CostFit::residual(const CostFeatures& features) const {
+  const bool known =
+      std::ranges::any_of(residuals_, [&](const Residual& at) { return at.form == features.form; });
   std::map<double, std::map<double, std::pair<double, double>>> grid;
   for (const Residual& at : residuals_) {
+    if (known && at.form != features.form) continue;
     auto& [sum, count] = grid[at.context][at.rows];
     sum += at.factor;
     count += 1;
@@ -160,9 +166,9 @@ double CostFit::residual(double rows, double context) const {
   for (const auto& [at, line] : grid) {
     std::map<double, double> along;
     for (const auto& [x, mean] : line) along.emplace(x, mean.first / mean.second);
-    across.emplace(at, interpolate_log(along, rows));
+    across.emplace(at, interpolate_log(along, features.rows));
   }
-  return interpolate_log(across, context);
+  return interpolate_log(across, features.context);
 }
 
 }  // namespace coppice

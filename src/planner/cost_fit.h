@@ -19,12 +19,13 @@ struct CostFeatures {
   double spread = 0;     // multiprocessors that take part in row by row work, over the launches
   double merges = 0;     // partial results of attention, one after the other
   double memory_us = 0;  // bytes at the read rate
-  double steps_us = 0;   // bytes of the longest schedule at a multiprocessor's share of that rate
+  double steps_us = 0;   // the longest chain of a multiprocessor that waits for its own results
   double math_us = 0;    // arithmetic beyond that, at the product rate
   double serial_us = 0;  // nodes of a tree, one after the other
   // Where on the curves of what is left.
   double rows = 0;
   double context = 0;  // cached positions read, over all sequences
+  int form = 0;        // what is left is not interpolated between kernels of another form
 
   CostFeatures& operator+=(const CostFeatures& other);
 };
@@ -53,8 +54,9 @@ class CostFit {
  private:
   struct Residual {
     double rows = 0, context = 0, factor = 1;
+    int form = 0;
   };
-  double residual(double rows, double context) const;
+  double residual(const CostFeatures& at) const;
   Parts before_residual(const CostFeatures& at) const;
 
   static constexpr double kLeastStream = 1;

@@ -5,53 +5,25 @@
 #include <cctype>
 
 #include "base/error.h"
+#include "kernels/comm/peer_sum_form.h"
 
 namespace coppice {
 namespace {
 
-// Small messages on eight H100s without graphs: 5.7 us at 4 KB, 7.8 at 32 KB, 16.7 at 256 KB, 22
-// at 512 KB, 34 at 1 MB; four ranks 4.8, two 4.5 at 32 KB (SGLang pull request 2904).
-constexpr AllReduceModel kNvlink4{.base_us_2 = 4.4,
-                                  .base_us_4 = 4.6,
-                                  .base_us_8 = 6.5,
-                                  .one_shot_gb_s = 180,
-                                  .two_shot_base_us = 10,
-                                  .two_shot_gb_s = 75};
-// The same protocol at two thirds of the link rate.
-constexpr AllReduceModel kNvlink3{.base_us_2 = 5,
-                                  .base_us_4 = 5.5,
-                                  .base_us_8 = 7.5,
-                                  .one_shot_gb_s = 120,
-                                  .two_shot_base_us = 12,
-                                  .two_shot_gb_s = 50};
-// Fused all-reduce and norm on eight Blackwell GPUs: 4.8 us at 10 KB, 5.2 at 82 KB, 8.3 at 655 KB;
-// four ranks 4.1 at 10 KB (FlashInfer pull request 5178).
-constexpr AllReduceModel kNvlink5{.base_us_2 = 3.9,
-                                  .base_us_4 = 4.1,
-                                  .base_us_8 = 4.7,
-                                  .one_shot_gb_s = 1250,
-                                  .two_shot_base_us = 9,
-                                  .two_shot_gb_s = 150};
-// Eight cards on PCIe 5 with a one-shot exchange: 15 to 25 us up to 64 KB (not confirmed); NCCL
-// takes 45 us at 4 KB.
-constexpr AllReduceModel kPcie5{.base_us_2 = 10,
-                                .base_us_4 = 12,
-                                .base_us_8 = 16,
-                                .one_shot_gb_s = 50,
-                                .two_shot_base_us = 30,
-                                .two_shot_gb_s = 25};
-constexpr AllReduceModel kPcie4{.base_us_2 = 14,
-                                .base_us_4 = 18,
-                                .base_us_8 = 24,
-                                .one_shot_gb_s = 25,
-                                .two_shot_base_us = 40,
-                                .two_shot_gb_s = 13};
-constexpr AllReduceModel kFabric{.base_us_2 = 6,
-                                 .base_us_4 = 7,
-                                 .base_us_8 = 9,
-                                 .one_shot_gb_s = 150,
-                                 .two_shot_base_us = 14,
-                                 .two_shot_gb_s = 60};
+// Two H200s of one host, rows of 7168 (docs/results/2026-11-30-h200-tensor-parallel.md): within 7 %
+// of the tagged sums, 14 % of one shot, 9 % of two. More ranks are predicted: as far, and all of
+// what a rank sends leaves at the same rate.
+constexpr PeerSumModel kNvlink4{
+    .launch_us = 1.05, .hop_us = 1.55, .sent_gb_s = 250, .measured_ranks = 2};
+// Assumed as far, at the links' rates. For comparison, another engine's sums on NVLink 5: 4.8 us at
+// 10 KB on eight GPUs, 8.3 at 655 KB (FlashInfer pull request 5178).
+constexpr PeerSumModel kNvlink3{.launch_us = 1.5, .hop_us = 1.8, .sent_gb_s = 167};
+constexpr PeerSumModel kNvlink5{.launch_us = 1.05, .hop_us = 1.55, .sent_gb_s = 500};
+// Assumed: writes through a host bridge. Exchanges of eight cards on PCIe 5 are said to take 15 to
+// 25 us up to 64 KB; NCCL takes 45 us at 4 KB.
+constexpr PeerSumModel kPcie5{.launch_us = 1.05, .hop_us = 5, .sent_gb_s = 40};
+constexpr PeerSumModel kPcie4{.launch_us = 1.05, .hop_us = 7, .sent_gb_s = 20};
+constexpr PeerSumModel kFabric{.launch_us = 2, .hop_us = 2.5, .sent_gb_s = 200};
 
 constexpr std::string_view kAudited =
     "SemiAnalysis gpu-specs.ts (bandwidth, FLOP/s, links); read rate assumed";
@@ -73,7 +45,7 @@ constexpr std::array kDevices{
                .l2_mb = 40,
                .link = LinkKind::kNvlink,
                .link_gb_s = 300,
-               .all_reduce = kNvlink3,
+               .peer_sum = kNvlink3,
                .launch_us = 1.4,
                .source = "NVIDIA data sheet, from memory; read rate assumed"},
     DeviceSpec{.name = "h100",
@@ -91,7 +63,7 @@ constexpr std::array kDevices{
                .l2_mb = 50,
                .link = LinkKind::kNvlink,
                .link_gb_s = 450,
-               .all_reduce = kNvlink4,
+               .peer_sum = kNvlink4,
                .source = kAudited},
     DeviceSpec{.name = "h200",
                .title = "H200 SXM",
@@ -109,9 +81,9 @@ constexpr std::array kDevices{
                .l2_mb = 60,
                .link = LinkKind::kNvlink,
                .link_gb_s = 450,
-               .all_reduce = kNvlink4,
+               .peer_sum = kNvlink4,
                .source = "memory, read rate, bf16 product, launch: measured on one H200; "
-                         "all-reduce: SGLang pull request 2904 on H100"},
+                         "sums over ranks: on two"},
     DeviceSpec{.name = "b200",
                .title = "B200 SXM",
                .arch = "sm_100a",
@@ -128,7 +100,7 @@ constexpr std::array kDevices{
                .l2_mb = 126.5,
                .link = LinkKind::kNvlink,
                .link_gb_s = 900,
-               .all_reduce = kNvlink5,
+               .peer_sum = kNvlink5,
                .source = kAudited},
     DeviceSpec{.name = "b300",
                .title = "B300 SXM",
@@ -146,7 +118,7 @@ constexpr std::array kDevices{
                .l2_mb = 126,
                .link = LinkKind::kNvlink,
                .link_gb_s = 900,
-               .all_reduce = kNvlink5,
+               .peer_sum = kNvlink5,
                .source = kAudited},
     DeviceSpec{.name = "gb200",
                .title = "GB200 NVL72",
@@ -164,7 +136,7 @@ constexpr std::array kDevices{
                .l2_mb = 126,
                .link = LinkKind::kNvlink,
                .link_gb_s = 900,
-               .all_reduce = kNvlink5,
+               .peer_sum = kNvlink5,
                .source = kAudited},
     DeviceSpec{.name = "gb300",
                .title = "GB300 NVL72",
@@ -182,7 +154,7 @@ constexpr std::array kDevices{
                .l2_mb = 126,
                .link = LinkKind::kNvlink,
                .link_gb_s = 900,
-               .all_reduce = kNvlink5,
+               .peer_sum = kNvlink5,
                .source = kAudited},
     DeviceSpec{.name = "rtxpro6000",
                .title = "RTX PRO 6000 Blackwell",
@@ -200,7 +172,7 @@ constexpr std::array kDevices{
                .l2_mb = 128,
                .link = LinkKind::kPcie,
                .link_gb_s = 64,
-               .all_reduce = kPcie5,
+               .peer_sum = kPcie5,
                .source = "hardware-corner.net, hmc-tech.com; read rate and exchange assumed"},
     DeviceSpec{.name = "rtx5090",
                .title = "RTX 5090",
@@ -218,7 +190,7 @@ constexpr std::array kDevices{
                .l2_mb = 96,
                .link = LinkKind::kPcie,
                .link_gb_s = 64,
-               .all_reduce = kPcie5,
+               .peer_sum = kPcie5,
                .source = "NVIDIA data sheet, from memory; read rate and exchange assumed"},
     DeviceSpec{.name = "rtx4090",
                .title = "RTX 4090",
@@ -235,7 +207,7 @@ constexpr std::array kDevices{
                .l2_mb = 72,
                .link = LinkKind::kPcie,
                .link_gb_s = 32,
-               .all_reduce = kPcie4,
+               .peer_sum = kPcie4,
                .source = "NVIDIA data sheet, from memory; read rate of calm (zeux)"},
     DeviceSpec{.name = "mi300x",
                .title = "MI300X",
@@ -251,7 +223,7 @@ constexpr std::array kDevices{
                .l2_mb = 256,
                .link = LinkKind::kInfinityFabric,
                .link_gb_s = 448,
-               .all_reduce = kFabric,
+               .peer_sum = kFabric,
                .launch_us = 2.0,
                .source = kAudited},
     DeviceSpec{.name = "mi355x",
@@ -269,7 +241,7 @@ constexpr std::array kDevices{
                .l2_mb = 256,
                .link = LinkKind::kInfinityFabric,
                .link_gb_s = 538,
-               .all_reduce = kFabric,
+               .peer_sum = kFabric,
                .launch_us = 2.0,
                .source = kAudited},
 };
@@ -296,17 +268,23 @@ const char* name_of(LinkKind kind) {
   return "?";
 }
 
-double all_reduce_us(const AllReduceModel& model, std::int64_t num_ranks, double bytes) {
+double peer_sum_us(const PeerSumModel& model, std::int64_t num_ranks, double bytes) {
   if (num_ranks <= 1) return 0;
-  const auto ranks = static_cast<double>(num_ranks);
-  const double base = num_ranks <= 2   ? model.base_us_2
-                      : num_ranks <= 4 ? model.base_us_4
-                                       : model.base_us_8;
-  const double kb_to_us = 1e-3;  // bytes / (GB/s) in us
-  const double one_shot = base + (ranks - 1) * bytes / model.one_shot_gb_s * kb_to_us;
-  const double two_shot =
-      model.two_shot_base_us + 2 * (ranks - 1) / ranks * bytes / model.two_shot_gb_s * kb_to_us;
-  return std::min(one_shot, two_shot);
+  constexpr double kUsOfKb = 1e-3;  // bytes / (GB/s) in us
+  const double peers = static_cast<double>(num_ranks - 1);
+  double trips = 1, sent = 2 * peers * bytes;
+  switch (
+      kernels::choose_peer_sum(static_cast<int>(num_ranks), static_cast<std::int64_t>(bytes) / 2)) {
+    case kernels::PeerSumForm::kTagged:
+      break;
+    case kernels::PeerSumForm::kOneShot:
+      trips = 2, sent = peers * bytes;
+      break;
+    case kernels::PeerSumForm::kTwoShot:
+      trips = 4, sent = 2 * peers / static_cast<double>(num_ranks) * bytes;
+      break;
+  }
+  return model.launch_us + trips * model.hop_us + sent / model.sent_gb_s * kUsOfKb;
 }
 
 std::span<const DeviceSpec> device_specs() {

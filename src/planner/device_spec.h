@@ -12,17 +12,18 @@ namespace coppice {
 enum class LinkKind { kNvlink, kPcie, kInfinityFabric };
 const char* name_of(LinkKind kind);
 
-// Time of a sum over ranks of `bytes` on each, inside a captured graph:
-//   one-shot (every rank sends everything to all): base[ranks] + (ranks - 1) bytes / one_shot_gb_s
-//   two-shot (reduce-scatter, all-gather):  two_shot_base + 2 (ranks - 1) / ranks bytes / two_shot
-// whichever is less.
-struct AllReduceModel {
-  double base_us_2 = 0, base_us_4 = 0, base_us_8 = 0;
-  double one_shot_gb_s = 0;
-  double two_shot_base_us = 0;
-  double two_shot_gb_s = 0;
+// A sum over ranks inside a captured graph, in the form that kernels/comm/peer_sum_form.h chooses:
+//   launch_us + trips x hop_us + sent / sent_gb_s
+// One trip where every word travels tagged (all of it to every peer, twice the bytes), two where a
+// flag follows the data (all of it to every peer), four in two shots (a share to every peer,
+// twice).
+struct PeerSumModel {
+  double launch_us = 0;
+  double hop_us = 0;                // until a write is seen by a peer
+  double sent_gb_s = 0;             // that the kernels of one rank reach, to all peers together
+  std::int64_t measured_ranks = 0;  // on a group so large; 0: all of it is assumed
 };
-double all_reduce_us(const AllReduceModel& model, std::int64_t num_ranks, double bytes);
+double peer_sum_us(const PeerSumModel& model, std::int64_t num_ranks, double bytes);
 
 struct DeviceSpec {
   std::string_view name;      // as --gpu takes it
@@ -41,7 +42,7 @@ struct DeviceSpec {
   double l2_mb = 0;
   LinkKind link = LinkKind::kNvlink;
   double link_gb_s = 0;  // one direction
-  AllReduceModel all_reduce;
+  PeerSumModel peer_sum;
   double launch_us = 1.0;  // of a dependent kernel in a graph, programmatic edges
   std::string_view source;
 };

@@ -75,9 +75,9 @@ void add_case(const std::string& kernel, const JsonField& shape, double us, Kern
                          .rows = size("batch"),
                          .sequences = size("batch"),
                          .us = us * (accept ? kAcceptShare : 1 - kAcceptShare)});
-  constexpr const char* kRowOps[] = {"embed",       "rms_norm",          "add_rms_norm",
-                                     "silu_mul",    "moe_route",         "mla_rope_and_write_kv",
-                                     "gather_rows", "plan_mla_attention"};
+  constexpr const char* kRowOps[] = {"embed",      "rms_norm",  "add_rms_norm",
+                                     "silu_mul",   "moe_route", "mla_rope_and_write_kv",
+                                     "gather_rows"};
   if (std::ranges::find(kRowOps, kernel) != std::end(kRowOps))
     kernels.push_back({.op = kernel, .rows = size("rows"), .us = us});
 }

@@ -5,23 +5,23 @@
 
 namespace coppice {
 
-// The MLA attention kernel: the cut that its planning kernel makes (kernels/mla/mla_plan.cuh), for
-// sequences alike in context and rows.
+// The MLA attention kernel and the merging kernel behind it: the cut that its planning kernel makes
+// (kernels/mla/mla_plan.cuh), for sequences alike in context and rows.
 struct MlaSchedule {
   std::int64_t tiles = 0;
   std::int64_t fragments = 0;  // parts of tiles, each done by one multiprocessor
   std::int64_t rounds = 0;     // fragments that one multiprocessor does, one after the other
-  std::int64_t steps = 0;      // of 64 keys, of the longest fragment
-  std::int64_t chunks = 0;     // of the longest fragment, each with a partial result
-  std::int64_t partials = 0;   // results that are merged afterwards
-
-  // Steps one after the other, with what a chunk's result and a further fragment cost in steps.
-  double critical_steps() const;
-  // Partial results of a tile, one after the other in the merge that follows.
-  double critical_merges() const {
-    const std::int64_t merges = (partials + tiles - 1) / tiles;
-    return static_cast<double>(merges);
-  }
+  // Of the multiprocessor that is busy longest, in steps of 64 keys: with merges inside its
+  // fragments, tail passes, queries.
+  double chain = 0;
+  std::int64_t loads = 0;    // steps of it that bring keys
+  std::int64_t streams = 0;  // different keys that are brought at the same time
+  // A single token in clusters brings all its keys at once, some of them twice: so many steps'.
+  double burst = 0;
+  std::int64_t partials = 0;  // results that are merged afterwards
+  double merges = 0;          // one after the other, with what blocks take from each other
+  // Share of the merging blocks that find no room before the attention's end.
+  double late = 0;
 };
 
 // Rows are those of one sequence; `num_heads` at most 64.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "backend/cost/op_cost.h"
 #include "kernels/moe/moe_experts_config.h"
@@ -24,6 +25,7 @@ constexpr double kProductWeights = 256;         // of one m16n8k16
 constexpr double kProductClocks = 1.6, kProductClocksAlone = 4.9;
 constexpr double kNodeUs = 0.05;  // of one serial step
 constexpr double kLanes = 128;    // instructions a clock and multiprocessor
+constexpr std::string_view kMlaPlan = "plan_mla_attention";
 // Kernels without a measurement: so many launches' worth of latency.
 constexpr double kUnmeasuredLaunches = 2.0;
 
@@ -106,7 +108,9 @@ bool has_mla_schedule(const OpCost& cost) {
          cost.sequences > 0;
 }
 
-// The longest fragment decides, and what is merged after it.
+// The multiprocessor that is busy longest decides, and what is merged after it. Keys come while
+// others are multiplied; only where so many are brought at the same time that memory is behind does
+// a step wait for them.
 void add_mla(const OpCost& cost, const DeviceSpec& device, CostFeatures& features) {
   const std::int64_t sequences = cost.sequences;
   const MlaSchedule schedule =
@@ -114,13 +118,20 @@ void add_mla(const OpCost& cost, const DeviceSpec& device, CostFeatures& feature
                    std::max<std::int64_t>(static_cast<std::int64_t>(cost.live_rows) / sequences, 1),
                    static_cast<std::int64_t>(cost.context) / sequences, device.num_sms);
   constexpr double kBytesOfStep = 64 * 576 * 2, kBytesOfPartial = 2 * 64 * 512 * 2;
-  features.steps_us = schedule.critical_steps() * kBytesOfStep *
-                      static_cast<double>(device.num_sms) / device.read_tb_s * 1e-6;
-  features.merges = schedule.critical_merges();
-  features.memory_us = (cost.activation_bytes +
+  constexpr double kStepClocks = 3400;   // docs/results/mla-h200.md
+  constexpr double kLateLaunches = 1.5;  // what a block that finds no room before adds
+  const double step_us = kStepClocks / device.clock_ghz * 1e-3;
+  const double keys_us = kBytesOfStep / device.read_tb_s * 1e-6;  // of a step, alone
+  const double wait_us = std::max(static_cast<double>(schedule.streams) * keys_us - step_us, 0.0);
+  features.launches += kLateLaunches * schedule.late;
+  features.spread = 0;
+  features.steps_us = schedule.chain * step_us + schedule.burst * keys_us;
+  features.merges = schedule.merges;
+  features.memory_us = static_cast<double>(schedule.loads) * wait_us +
+                       (cost.activation_bytes +
                         kBytesOfPartial * static_cast<double>(schedule.partials) / kL2Speedup) /
-                       device.read_tb_s * 1e-6;
-  features.math_us = std::max(0.0, cost.flops / device.bf16_reached * 1e-6 - features.steps_us);
+                           device.read_tb_s * 1e-6;
+  features.form = cost.rows == 1 ? 1 : 0;
 }
 
 // What grows with rows beside bytes and arithmetic: blocks, up to one on each multiprocessor, and
@@ -154,6 +165,11 @@ CostFeatures features_of(const OpCost& cost, const DeviceSpec& device) {
                         .context = cost.context};
   if (has_mla_schedule(cost)) {
     add_mla(cost, device, features);
+    return features;
+  }
+  if (cost.op == kMlaPlan) {
+    features.spread = 0;
+    features.math_us = cost.serial_steps * kNodeUs;
     return features;
   }
   ProductTime product = {.multiply_us = cost.flops / device.bf16_reached * 1e-6};
@@ -196,16 +212,18 @@ const CostFit* KernelTimes::find(const OpCost& cost) const {
 OpTime KernelTimes::time(const OpCost& cost, const DeviceSpec& device,
                          std::int64_t num_ranks) const {
   if (cost.kind == CostKind::kCollective) {
-    const double us = all_reduce_us(device.all_reduce, num_ranks, cost.message_bytes);
-    const double empty = all_reduce_us(device.all_reduce, num_ranks, 0);
-    return {.fixed_us = empty, .link_us = us - empty};
+    PeerSumModel free_link = device.peer_sum;
+    free_link.sent_gb_s = std::numeric_limits<double>::infinity();
+    const double fixed = peer_sum_us(free_link, num_ranks, cost.message_bytes);
+    return {.fixed_us = fixed,
+            .link_us = peer_sum_us(device.peer_sum, num_ranks, cost.message_bytes) - fixed};
   }
   const CostFeatures features = features_of(cost, device);
   const CostFit* const fit = find(cost);
   if (fit == nullptr)
     return {.fixed_us = kUnmeasuredLaunches * device.launch_us * features.launches,
-            .memory_us = features.memory_us + features.steps_us,
-            .math_us = features.math_us + features.serial_us};
+            .memory_us = features.memory_us,
+            .math_us = features.math_us + features.steps_us + features.serial_us};
   const CostFit::Parts parts = fit->predict(features, device.launch_us / device_.launch_us);
   return {.fixed_us = parts.fixed_us, .memory_us = parts.memory_us, .math_us = parts.math_us};
 }

@@ -158,6 +158,22 @@ std::vector<Change> amdahl_table(const PlannedRound& round) {
           {"all of it: bytes at the read rate of today", total.memory_us}};
 }
 
+std::string sums_note(const Plan& plan) {
+  const std::int64_t ranks = plan.request.num_ranks;
+  if (ranks == 1) return "";
+  std::string measured, assumed;
+  for (const DevicePlan& entry : plan.devices) {
+    const std::int64_t on = entry.device.peer_sum.measured_ranks;
+    std::string& list = on > 0 ? measured : assumed;
+    list += (list.empty() ? "" : ", ") + std::string(entry.device.title);
+    if (on > 0)
+      list += ": measured on " + std::to_string(on) +
+              (ranks == on ? "" : ", predicted for " + std::to_string(ranks));
+  }
+  if (!assumed.empty()) measured += (measured.empty() ? "" : "; ") + assumed + ": assumed";
+  return "Sums over ranks: " + measured + ".";
+}
+
 Plan make_plan(const PlanRequest& request, const RoundTimes& times) {
   return Planner(request, times).run();
 }

@@ -99,6 +99,9 @@ Plan make_plan(const PlanRequest& request, const RoundTimes& times);
 // Budgets that a plan looks at: none, and those that fill a bucket of one sequence.
 std::vector<std::int64_t> candidate_budgets(std::int64_t max_budget);
 
+// What of the sums over ranks was measured; "" on one GPU.
+std::string sums_note(const Plan& plan);
+
 std::string plan_as_text(const Plan& plan);
 Json plan_as_json(const Plan& plan);
 // One page that needs nothing else: figures are SVG, each says what is measured and what predicted.

@@ -263,12 +263,13 @@ std::string plan_as_html(const Plan& plan) {
   const PlanRequest& request = plan.request;
   const std::string title = print("%s on %lld GPU%s", title_of(request.model).c_str(),
                                   number(request.num_ranks), request.num_ranks > 1 ? "s" : "");
-  std::string out = "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><title>" +
-                    escape_html(title) + "</title><style>" + kStyle +
-                    "</style></head><body>\n<h1>" + escape_html(title) + "</h1>\n<p class='lead'>" +
-                    escape_html("coppice plan. Kernel times: " + plan.times_source + ". Drafter: " +
-                                (request.drafter.empty() ? "none" : request.drafter) + ".") +
-                    "</p>\n<h2>Does it fit</h2>\n" + memory_table(plan);
+  std::string out =
+      "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><title>" + escape_html(title) +
+      "</title><style>" + kStyle + "</style></head><body>\n<h1>" + escape_html(title) +
+      "</h1>\n<p class='lead'>" +
+      escape_html("coppice plan. Kernel times: " + plan.times_source + ". Drafter: " +
+                  (request.drafter.empty() ? "none" : request.drafter) + ". " + sums_note(plan)) +
+      "</p>\n<h2>Does it fit</h2>\n" + memory_table(plan);
   if (const DevicePlan* const device = first_that_fits(plan)) {
     out += "<h2>How fast</h2>\n" + speed_table(plan) + "<h2>Where the time goes</h2>\n" +
            parts_figure(plan) + bandwidth_figure(plan, *device) +

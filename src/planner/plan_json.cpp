@@ -58,6 +58,7 @@ Json device_json(const DevicePlan& plan) {
                        {"read_tb_s", device.read_tb_s},
                        {"bf16_reached_tflops", device.bf16_reached},
                        {"source", std::string(device.source)},
+                       {"sums_measured_ranks", device.peer_sum.measured_ranks},
                        {"memory", Json::object({{"usable", memory.usable},
                                                 {"target_weights", memory.target_weights},
                                                 {"drafter_weights", memory.drafter_weights},

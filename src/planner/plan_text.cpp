@@ -111,6 +111,7 @@ std::string plan_as_text(const Plan& plan) {
   std::string out = print("%s on %lld GPU%s\n", request.model.c_str(), number(request.num_ranks),
                           request.num_ranks > 1 ? "s, tensor parallel" : "");
   out += "Kernel times: " + plan.times_source + ". Other GPUs are predicted from these.\n";
+  if (request.num_ranks > 1) out += sums_note(plan) + "\n";
   if (request.drafter.empty())
     out += "No drafter: plain decoding (--drafter DIR, or --drafter kimi-k2-dflash).\n";
   else

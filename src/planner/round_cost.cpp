@@ -64,6 +64,22 @@ class PartTracker {
   Part verb_;
 };
 
+// Shapes of one rank's share where widths are already those of one rank: but for the drafter's fc.
+class ShareSource final : public ShapeSource {
+ public:
+  explicit ShareSource(const PaperOptions& options)
+      : ShapeSource(options.expert_format), fc_ranks_(options.fc_ranks) {}
+
+  HostMatrix matrix(const WeightSpec& spec) override {
+    HostMatrix matrix = ShapeSource::matrix(spec);
+    if (spec.name == "fc") matrix.cols /= fc_ranks_;
+    return matrix;
+  }
+
+ private:
+  std::int64_t fc_ranks_;
+};
+
 }  // namespace
 
 const char* name_of(Part part) {
@@ -143,7 +159,7 @@ NetworkOnPaper::NetworkOnPaper(const ModelConfig& target,
   if (drafter) model.max_rows = std::max(model.max_rows, options.max_batch * drafter->block_size);
 
   EngineParts parts;
-  ShapeSource source(options.expert_format);
+  ShareSource source(options);
   static const SteadyClock kClock;
   parts.clock = &kClock;
   // Weights as the backend holds them, and the tables and norms beside them.

@@ -55,6 +55,7 @@ struct CountedRound {
 
 struct PaperOptions {
   std::int64_t num_ranks = 1;
+  std::int64_t fc_ranks = 1;  // more: the drafter's fc is split, though everything else is whole
   WeightFormat expert_format = WeightFormat::kInt4Group32;
   DType kv_dtype = DType::kBF16;
   std::int64_t max_batch = 64;

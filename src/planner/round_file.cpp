@@ -102,6 +102,13 @@ std::optional<DflashConfig> read_drafter(const JsonField& model, const ModelConf
   return drafter;
 }
 
+// Reports without `fc_ranks` that have `all_ranks` are of builds that split it, too.
+std::int64_t read_fc_ranks(const JsonField& model) {
+  const std::int64_t split = model.find("all_ranks") ? model.get<std::int64_t>("tp") : 1;
+  const auto drafter = model.find("drafter");
+  return drafter ? drafter->get<std::int64_t>("fc_ranks", split) : 1;
+}
+
 }  // namespace
 
 RoundFile read_round_file(const std::string& path) {
@@ -112,6 +119,7 @@ RoundFile read_round_file(const std::string& path) {
   RoundFile file{.device = measured_device(root), .target = read_target(root.at("model"))};
   file.has_moe_block = root.at("model").get<bool>("moe_block", false);
   file.drafter = read_drafter(root.at("model"), file.target);
+  file.fc_ranks = read_fc_ranks(root.at("model"));
   for (const JsonField& round : root.at("rounds").elements())
     if (round.get<std::string>("mode", "graph") == "graph")
       file.rounds.push_back(read_round(round));
@@ -129,6 +137,7 @@ NetworkOnPaper network_of(const RoundFile& file) {
   PaperOptions options;
   options.pads_rows = false;
   options.fuses_blocks = file.has_moe_block;
+  options.fc_ranks = file.fc_ranks;
   options.prefill_rows = 1;
   options.max_batch = 1;
   options.max_budget = file.drafter ? 1 : 0;

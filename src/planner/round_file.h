@@ -13,6 +13,7 @@ struct RoundFile {
   DeviceSpec device;
   ModelConfig target;  // the widths of the rank that was measured, as a network of one rank
   std::optional<DflashConfig> drafter;
+  std::int64_t fc_ranks = 1;          // that its fc was split over
   std::vector<MeasuredRound> rounds;  // captured ones only
   double weights_bytes = 0, drafter_bytes = 0;
   std::int64_t runs = 1;

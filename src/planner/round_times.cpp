@@ -45,6 +45,7 @@ CostFeatures features_at(const CountedRound& cost, Part part, const DeviceSpec& 
   features.rows = place.rows;
   // Only attention reads the cache; for the rest the context would split the points for nothing.
   features.context = part == Part::kAttention || part == Part::kDraft ? place.context : 0;
+  if (part != Part::kAttention) features.form = 0;
   return features;
 }
 
@@ -109,9 +110,11 @@ void RoundTimes::calibrate(const std::vector<MeasuredRound>& rounds, NetworkOnPa
                           .us = point.us});
       return CostFit(points);
     };
-    // Arithmetic hides behind the bytes as they arrive, so that rate is found first.
+    // Arithmetic hides behind the bytes as they arrive, so that rate is found first; but in
+    // attention, whose steps do not.
     constexpr double kLowest = 0.7;  // below it something else is slow
-    const double rate = std::max(1 / fit_at(1).stream(), kLowest);
+    const double rate =
+        entry.first.first == Part::kAttention ? 1.0 : std::max(1 / fit_at(1).stream(), kLowest);
     fits_.emplace(entry.first, PartFit{.fit = fit_at(rate), .rate = rate});
   }
   compare_sums(rounds, network, config);

@@ -7,33 +7,64 @@ namespace coppice {
 namespace {
 
 // Eight heads: a tile holds eight rows. At 8k a chunk is four steps of 64 keys, and the 33rd chunk
-// holds one step.
+// holds one step: that of a tree's own nodes.
 TEST(MlaScheduleTest, TilesAreCutForTheMultiprocessors) {
-  const MlaSchedule one = mla_schedule(8, 1, 1, 8192, 132);
-  EXPECT_EQ(one.tiles, 1);
-  EXPECT_EQ(one.fragments, 33);
-  EXPECT_EQ(one.steps, 4);
   const MlaSchedule tree = mla_schedule(8, 1, 17, 8192, 132);
   EXPECT_EQ(tree.tiles, 3);
   EXPECT_EQ(tree.fragments, 99);
-  EXPECT_EQ(tree.steps, 4);
+  EXPECT_EQ(tree.loads, 4);
+  EXPECT_EQ(tree.streams, 33);
+  EXPECT_EQ(tree.partials, 99);
   // Eight tiles: 16 parts each, of two chunks; the short last chunk is joined to the part before.
   const MlaSchedule wide = mla_schedule(8, 1, 64, 8192, 132);
   EXPECT_EQ(wide.fragments, 128);
   EXPECT_EQ(wide.rounds, 1);
-  EXPECT_EQ(wide.steps, 10);
+  EXPECT_EQ(wide.loads, 8);
+  EXPECT_EQ(wide.partials, 8 * 17);
+  // Longer than its steps by a merge and the nodes' pass.
+  EXPECT_GT(wide.chain, 8 + 2 + 3);
+  EXPECT_LT(wide.chain, 8 + 3 + 6);
 }
 
-// Time grows in steps, not with the context: what a line between two contexts misses.
+// Clusters of two take a chunk of a single token at a time, up to 36 chunks.
+TEST(MlaScheduleTest, SingleTokensWithFewKeysRunInClusters) {
+  const MlaSchedule few = mla_schedule(8, 1, 1, 8192, 132);
+  EXPECT_EQ(few.fragments, 33);
+  EXPECT_GT(few.burst, 129);
+  EXPECT_LT(few.chain, 2);
+  const MlaSchedule many = mla_schedule(8, 1, 1, 32768, 132);
+  EXPECT_EQ(many.fragments, 65);
+  EXPECT_EQ(many.burst, 0);
+  EXPECT_EQ(many.loads, 8);
+  EXPECT_EQ(mla_schedule(8, 8, 1, 8192, 132).burst, 0);
+  EXPECT_EQ(mla_schedule(64, 1, 1, 8192, 132).burst, 0);
+}
+
+// Warps of the merging kernel take runs of 2, 4, 8 and 16 chunks, and then three merges in pairs.
+TEST(MlaScheduleTest, MergesFollowTheRunsOfWarps) {
+  const auto merges = [](std::int64_t context) {
+    return mla_schedule(8, 1, 1, context, 132).merges;
+  };
+  const double one = merges(1024) / (2 + 3);
+  EXPECT_NEAR(merges(4096), (4 + 3) * one, 1e-9);
+  EXPECT_NEAR(merges(8192), (8 + 3) * one, 1e-9);
+  EXPECT_NEAR(merges(32768), (16 + 3) * one, 1e-9);
+  // More rows are more blocks, which share the multiprocessors; those of 17 rows wait for the
+  // attention to leave where it is on most of them.
+  EXPECT_GT(mla_schedule(8, 1, 64, 1024, 132).merges, 2 * merges(1024));
+  EXPECT_EQ(mla_schedule(8, 1, 17, 1024, 132).late, 0);
+  EXPECT_GT(mla_schedule(8, 1, 17, 8192, 132).late, 0.4);
+}
+
 TEST(MlaScheduleTest, NoFragmentIsLongerThanItsShareAndNoWorkIsLost) {
   for (const std::int64_t heads : {8, 64})
-    for (const std::int64_t rows : {1, 4, 17, 64, 256})
+    for (const std::int64_t rows : {4, 17, 64, 256})
       for (const std::int64_t context : {1024, 4096, 8192, 32768, 131072}) {
         const MlaSchedule schedule = mla_schedule(heads, 1, rows, context, 132);
-        EXPECT_GE(schedule.rounds * schedule.steps * 132, schedule.tiles * (context / 64))
+        EXPECT_GE(schedule.loads * 132, schedule.tiles * (context / 64))
             << heads << " heads, " << rows << " rows, context " << context;
         EXPECT_LE(schedule.fragments, schedule.rounds * 132);
-        EXPECT_GE(schedule.critical_steps(), static_cast<double>(schedule.steps));
+        EXPECT_GE(schedule.chain, static_cast<double>(schedule.loads));
       }
 }
 

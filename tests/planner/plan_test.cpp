@@ -141,16 +141,32 @@ TEST(DeviceSpecTest, NamesAndSources) {
   }
 }
 
-// Points of the sources that the models were fitted to.
-TEST(DeviceSpecTest, AllReduceTimesNearThePublishedOnes) {
-  const AllReduceModel& hopper = find_device("h200").all_reduce;
-  for (const auto& [kb, us] :
-       std::map<double, double>{{32, 7.8}, {256, 16.7}, {512, 22}, {1024, 34}})
-    EXPECT_NEAR(all_reduce_us(hopper, 8, kb * 1024), us, 0.1 * us) << kb;
-  const AllReduceModel& blackwell = find_device("b200").all_reduce;
-  for (const auto& [kb, us] : std::map<double, double>{{10, 4.8}, {82, 5.2}, {655, 8.3}})
-    EXPECT_NEAR(all_reduce_us(blackwell, 8, kb * 1024), us, 0.1 * us) << kb;
-  EXPECT_EQ(all_reduce_us(hopper, 1, 1e6), 0);
+// Sums on two H200s, rows of 7168 bf16 (docs/results/2026-11-30-h200-tensor-parallel.md).
+TEST(DeviceSpecTest, SumsOverTwoRanksAreNearTheMeasuredOnes) {
+  const PeerSumModel& model = find_device("h200").peer_sum;
+  EXPECT_EQ(model.measured_ranks, 2);
+  for (const auto& [rows, us] : std::map<double, double>{{1, 2.69},
+                                                         {2, 2.80},
+                                                         {4, 2.92},
+                                                         {8, 3.30},
+                                                         {17, 4.67},
+                                                         {36, 6.13},
+                                                         {73, 8.13},
+                                                         {292, 21.24}})
+    EXPECT_NEAR(peer_sum_us(model, 2, rows * 7168 * 2) / us, 1, 0.08) << rows << " rows";
+  EXPECT_EQ(peer_sum_us(model, 1, 1e6), 0);
+}
+
+// More ranks: as many trips, more to send; large sums in two shots, which send less than one would.
+TEST(DeviceSpecTest, SumsOverMoreRanksArePredicted) {
+  const PeerSumModel& model = find_device("h200").peer_sum;
+  constexpr double kRow = 7168 * 2;
+  EXPECT_NEAR(peer_sum_us(model, 8, kRow) - peer_sum_us(model, 2, kRow), 6 * 2 * kRow / 250e3,
+              1e-9);
+  const double large = 292 * kRow;
+  EXPECT_LT(peer_sum_us(model, 8, large), peer_sum_us(model, 2, large) + 6 * large / 250e3);
+  EXPECT_GT(peer_sum_us(find_device("rtxpro6000").peer_sum, 8, kRow),
+            3 * peer_sum_us(model, 8, kRow));
 }
 
 TEST(AcceptanceTest, ChainsAndTreesAreThePublishedOnes) {

@@ -58,6 +58,17 @@ TEST(CostFitTest, ResidualsAreInterpolatedInRows) {
   EXPECT_LT(at(4), 16);
 }
 
+// Single tokens run in another kernel: what is left at one row says nothing about two.
+TEST(CostFitTest, ResidualsOfAnotherFormAreLeftOut) {
+  std::vector<CostPoint> points;
+  for (const auto& [rows, us] : {std::pair(1.0, 5.0), std::pair(8.0, 10.0), std::pair(64.0, 10.0)})
+    points.push_back(
+        {.at = {.launches = 1, .memory_us = 1, .rows = rows, .form = rows == 1 ? 1 : 0}, .us = us});
+  const CostFit fit(points);
+  EXPECT_NEAR(fit.predict({.launches = 1, .memory_us = 1, .rows = 2}).us(), 10, 1e-9);
+  EXPECT_NEAR(fit.predict({.launches = 1, .memory_us = 1, .rows = 1, .form = 1}).us(), 5, 1e-9);
+}
+
 // Every shipped point comes back: what the plan says of a measured kernel is what was measured.
 TEST(KernelTimesTest, ShippedPointsComeBack) {
   const KernelTimes& times = KernelTimes::shipped();

@@ -218,10 +218,19 @@ void CostBackend::mla_rope_and_write_kv(const MlaRopeAndWriteKvArgs& args) {
          .flops = 6 * as_double(args.q_pe.num_elements() + args.kv_a.num_elements())});
 }
 
+// One block searches for the cut, the tiles of a sequence in turn; then the passes of trees. As
+// measured alone (docs/results/2026-11-30-h200-kernels.md).
 void CostBackend::plan_mla_attention(const PlanMlaAttentionArgs& args) {
+  constexpr double kSearch = 440, kPasses = 80, kTile = 6;  // serial steps
+  const auto rows = static_cast<std::int64_t>(live_rows(args.metadata->seq_of_row.shape(0)));
+  const std::int64_t batch = std::max<std::int64_t>(scenario_.batch, 1);
+  const std::int64_t nodes = std::max(
+      kernels::kMlaTileRows / kernels::mla_padded_heads(static_cast<int>(args.num_heads)), 1);
+  const std::int64_t tiles = (rows / batch + nodes - 1) / nodes;  // of a sequence
   count({.op = "plan_mla_attention",
          .rows = args.metadata->seq_of_row.shape(0),
          .sequences = scenario_.batch,
+         .serial_steps = kSearch + (rows > batch ? kPasses : 0) + kTile * as_double(tiles),
          .launches = 2});
 }
 

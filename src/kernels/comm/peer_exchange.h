@@ -16,13 +16,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/comm/peer_sum_form.h"
+
 namespace coppice::kernels {
 
 inline constexpr int kMaxPeers = 8;
-inline constexpr int kPeerBlocks = 64;                                 // blocks of every call
-inline constexpr std::int64_t kPeerSlotBytes = std::int64_t{4} << 20;  // largest part of one call
-
-inline constexpr std::int64_t kTaggedBytes = std::int64_t{256} << 10;  // the same, tagged
+inline constexpr int kPeerBlocks = 64;  // blocks of every call
 inline constexpr std::int64_t kTaggedSlotBytes = 2 * kTaggedBytes;
 
 // Bytes of one rank's memory that all its peers write to: slots [2][num_ranks][kPeerSlotBytes],
@@ -62,17 +61,6 @@ cudaError_t peer_sum_tagged(const PeerGroup& group, const PeerSumParams& params,
 cudaError_t peer_sum_two_shot(const PeerGroup& group, const PeerSumParams& params,
                               cudaStream_t stream);
 
-enum class PeerSumForm { kTagged, kOneShot, kTwoShot };
-// By the bytes that a rank sends in one shot. Two ranks send as many in two.
-constexpr PeerSumForm choose_peer_sum(int num_ranks, std::int64_t num_elements) {
-  constexpr std::int64_t kMostTagged = std::int64_t{512} << 10,
-                         kMostOneShot = std::int64_t{2} << 20;
-  const std::int64_t bytes = 2 * num_elements, sent = bytes * (num_ranks - 1);
-  if (bytes <= kTaggedBytes && sent <= kMostTagged) return PeerSumForm::kTagged;
-  return num_ranks <= 2 || (sent <= kMostOneShot && bytes <= kPeerSlotBytes)
-             ? PeerSumForm::kOneShot
-             : PeerSumForm::kTwoShot;
-}
 constexpr std::int64_t peer_sum_max_elements(int num_ranks) {
   return kPeerSlotBytes / 2 * (num_ranks > 2 ? num_ranks : 1);
 }

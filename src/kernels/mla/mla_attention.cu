@@ -80,9 +80,6 @@ MlaWorkspace workspace(const MlaAttentionParams& p) {
   return mla_workspace(p.workspace, mla_workspace_layout(p.num_rows, p.max_path, num_ctas()));
 }
 
-// From here on the octets of rows alone fill the GPU.
-constexpr unsigned kMlaManyOctets = 96;
-
 template <bool kManyRows>
 cudaError_t combine(const MlaAttentionParams& p, unsigned octets, int padded_heads,
                     cudaStream_t stream) {

@@ -14,8 +14,6 @@
 
 namespace coppice::kernels {
 
-constexpr int kMlaCombineWarps = 8;
-constexpr int kMlaCombineSplit = 16;  // parts of an octet of rows, 32 columns each
 constexpr int kMlaMaxChunks = 512;    // per tile
 
 // Eight values of one row: columns 8k + 2 (lane % 4) + {0, 1}, k = 0..3, of 32.
