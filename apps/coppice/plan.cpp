@@ -92,7 +92,8 @@ void add_flags(CLI::App& app, PlanFlags& flags) {
   app.add_option("--gpu-memory-utilization", request.memory_utilization)
       ->check(CLI::Range(0.1, 1.0))
       ->capture_default_str();
-  app.add_option("--host-us", request.host_us, "host time of a round; default: from its launches");
+  app.add_option("--host-us", request.host_us, "host time of a round; default: from its launches")
+      ->check(CLI::Range(0, 1000000));
   app.add_option("--calibration", flags.calibration,
                  "JSON of coppice bench kernels or coppice bench round");
   app.add_option("--judge", flags.judge,

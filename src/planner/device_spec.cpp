@@ -11,10 +11,11 @@ namespace coppice {
 namespace {
 
 // Two H200s of one host, rows of 7168 (docs/results/2026-11-30-h200-tensor-parallel.md): within 7 %
-// of the tagged sums, 14 % of one shot, 9 % of two. More ranks are predicted: as far, and all of
+// of the tagged sums, 14 % of one shot, 10 % of two. More ranks are predicted: as far, and all of
 // what a rank sends leaves at the same rate.
-constexpr PeerSumModel kNvlink4{
+constexpr PeerSumModel kTwoH200{
     .launch_us = 1.05, .hop_us = 1.55, .sent_gb_s = 250, .measured_ranks = 2};
+constexpr PeerSumModel kNvlink4{.launch_us = 1.05, .hop_us = 1.55, .sent_gb_s = 250};
 // Assumed as far, at the links' rates. For comparison, another engine's sums on NVLink 5: 4.8 us at
 // 10 KB on eight GPUs, 8.3 at 655 KB (FlashInfer pull request 5178).
 constexpr PeerSumModel kNvlink3{.launch_us = 1.5, .hop_us = 1.8, .sent_gb_s = 167};
@@ -81,7 +82,7 @@ constexpr std::array kDevices{
                .l2_mb = 60,
                .link = LinkKind::kNvlink,
                .link_gb_s = 450,
-               .peer_sum = kNvlink4,
+               .peer_sum = kTwoH200,
                .source = "memory, read rate, bf16 product, launch: measured on one H200; "
                          "sums over ranks: on two"},
     DeviceSpec{.name = "b200",

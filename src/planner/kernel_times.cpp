@@ -134,6 +134,16 @@ void add_mla(const OpCost& cost, const DeviceSpec& device, CostFeatures& feature
   features.form = cost.rows == 1 ? 1 : 0;
 }
 
+// The plain form of other shapes: a block for each row and head goes through the keys one by one
+// (docs/results/data/2026-11-30-h200-planner-tiny.json).
+double plain_mla_us(const OpCost& cost, const DeviceSpec& device) {
+  constexpr double kKeyClocks = 650, kBlocksOfSm = 2;
+  const double keys = cost.context / static_cast<double>(std::max<std::int64_t>(cost.sequences, 1));
+  const double blocks = cost.live_rows * static_cast<double>(cost.heads);
+  const double turns = std::max(blocks / (kBlocksOfSm * static_cast<double>(device.num_sms)), 1.0);
+  return turns * keys * kKeyClocks / device.clock_ghz * 1e-3;
+}
+
 // What grows with rows beside bytes and arithmetic: blocks, up to one on each multiprocessor, and
 // the tiles of products, which are counted beyond 64 rows. Trees count their serial steps.
 double spread_of(const OpCost& cost, const DeviceSpec& device) {
@@ -178,6 +188,7 @@ CostFeatures features_of(const OpCost& cost, const DeviceSpec& device) {
     product = product_time(cost.rows, heads, cost.outputs / heads, cost.inputs, device);
   }
   features.math_us = std::max(0.0, product.multiply_us - features.memory_us) + product.finish_us;
+  if (std::string_view(cost.op) == "mla_attention") features.math_us = plain_mla_us(cost, device);
   if (cost.packed_weights > 0)
     features.math_us =
         std::max(features.math_us, packed_excess_us(cost, features.memory_us, device));

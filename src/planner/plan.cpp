@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "engine/row_buckets.h"
 
 namespace coppice {
@@ -38,6 +39,21 @@ MemoryPlan plan_memory(const PlanRequest& request, const MemoryUse& use, const F
       memory.kv_bytes > 0 ? static_cast<std::int64_t>(memory.kv_bytes / memory.kv_per_token) : 0;
   memory.fits = memory.kv_tokens >= smallest(request.batches) * smallest(request.contexts);
   return memory;
+}
+
+// A given budget that no round could have, rather than a smaller one in silence.
+void check_budget(const PlanRequest& request) {
+  if (request.budget == kAutoBudget || request.budget == 0) return;
+  if (!request.drafter_config)
+    throw Error(ErrorKind::kInvalidArgument, "--budget " + std::to_string(request.budget) +
+                                                 ": trees need --drafter (or kimi-k2-dflash)");
+  const std::int64_t batch = largest(request.batches), most = kRowBuckets.back() / batch - 1;
+  if (request.budget > most)
+    throw Error(ErrorKind::kInvalidArgument,
+                "--budget " + std::to_string(request.budget) + ": a step has at most " +
+                    std::to_string(kRowBuckets.back()) + " rows, so that --batch " +
+                    std::to_string(batch) + " leaves " +
+                    std::to_string(std::max<std::int64_t>(most, 0)) + " nodes");
 }
 
 class Planner {
@@ -175,6 +191,7 @@ std::string sums_note(const Plan& plan) {
 }
 
 Plan make_plan(const PlanRequest& request, const RoundTimes& times) {
+  check_budget(request);
   return Planner(request, times).run();
 }
 

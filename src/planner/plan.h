@@ -93,7 +93,8 @@ struct Plan {
   std::vector<DevicePlan> devices;
 };
 
-// Throws Error where the network does not split over num_ranks.
+// Throws Error where the network does not split over num_ranks, and for a budget that needs a
+// drafter or more rows than a step has.
 Plan make_plan(const PlanRequest& request, const RoundTimes& times);
 
 // Budgets that a plan looks at: none, and those that fill a bucket of one sequence.

@@ -128,6 +128,32 @@ TEST(PlanTest, ShapesThatDoNotSplitAreRefused) {
   EXPECT_THROW(make_plan(request, times()), Error);
 }
 
+TEST(PlanTest, BudgetsThatNoRoundCouldHaveAreRefused) {
+  PlanRequest request = kimi_request(8);
+  request.drafter.clear();
+  request.drafter_config.reset();
+  request.budget = 8;
+  EXPECT_THROW(make_plan(request, times()), Error);
+  request.drafter_config = kimi_k2_dflash_config(request.target);
+  request.batches = {64};
+  EXPECT_THROW(make_plan(request, times()), Error);
+  request.batches = {1};
+  EXPECT_NO_THROW(make_plan(request, times()));
+}
+
+TEST(PlanTest, WhatFitsNowhereSaysWhatWould) {
+  PlanRequest request = kimi_request(1);
+  const std::string text = plan_as_text(make_plan(request, times()));
+  EXPECT_NE(text.find("Nothing fits"), std::string::npos) << text;
+  EXPECT_EQ(text.find("tok/s"), std::string::npos) << text;
+  // Weights fit, but not so many tokens.
+  request.num_ranks = 8;
+  request.batches = {64};
+  request.contexts = {131072};
+  EXPECT_NE(plan_as_text(make_plan(request, times())).find("holds no 64 x 131072 tokens"),
+            std::string::npos);
+}
+
 TEST(DeviceSpecTest, NamesAndSources) {
   EXPECT_EQ(find_device("RTX PRO 6000").name, "rtxpro6000");
   EXPECT_EQ(find_device("gb200").arch, "sm_100a");
