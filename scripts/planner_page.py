@@ -33,7 +33,7 @@ them: caches of four layers at 1k stay in it. `coppice bench round` now replays 
 MODEL = """## How a stage is predicted
 
 A part of a round is `launches x fixed + row x spread + merge x merges + stream x bytes + step x longest chain + arithmetic` (src/planner/cost_fit.h), fitted to the calibration's rounds; what is left
-there is interpolated, but not between one row and more: single tokens run in another kernel. What grows with rows and context is asked of the functions that the launchers ask (src/planner/kernel_schedule.cpp):
+there is interpolated, but not between one row of attention and more, nor between eight rows of products and more: those are other forms of the kernels. What grows with rows and context is asked of the functions that the launchers ask (src/planner/kernel_schedule.cpp):
 the tiles and waves of products, the units of rows and their columns that experts are cut into, the candidates a lane holds while a tree grows, the launches that fused blocks save.
 
 Attention is the longest chain of one multiprocessor and the merges behind it:

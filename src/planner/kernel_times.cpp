@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "backend/cost/op_cost.h"
+#include "kernels/gemm/skinny_gemm_config.h"
 #include "kernels/moe/moe_experts_config.h"
 #include "planner/kernel_schedule.h"
 
@@ -186,6 +187,8 @@ CostFeatures features_of(const OpCost& cost, const DeviceSpec& device) {
   if (cost.kind == CostKind::kDense) {
     const std::int64_t heads = std::max<std::int64_t>(cost.heads, 1);
     product = product_time(cost.rows, heads, cost.outputs / heads, cost.inputs, device);
+    // The narrowest tiles leave half of the copies under way that wider ones have.
+    features.form = cost.rows > kernels::kSkinnyColumns[0] ? 1 : 0;
   }
   features.math_us = std::max(0.0, product.multiply_us - features.memory_us) + product.finish_us;
   if (std::string_view(cost.op) == "mla_attention") features.math_us = plain_mla_us(cost, device);
