@@ -46,7 +46,8 @@ Attention is the longest chain of one multiprocessor and the merges behind it:
   runs start late, by 1.5 launches.
 - The plan takes 22 us, 4 more for the passes of trees, 0.3 for each tile of a sequence (27 us measured with 17 rows).
 
-What no in-kernel clock gives (3, 4.5, 0.06, a third, 1.5) is from rounds of 1, 8 and 64 rows at 1k and 32k alone, of both networks and both ages of kernels together.
+What no in-kernel clock gives lies in what fits to rounds of 1, 8 and 64 rows at 1k and 32k alone allow, of both networks and both ages of kernels together: 2.9 to 3.1 (3), 4.2 to 4.9 (4.5), 0.05 to 0.07 (0.06), 0.30 to 0.37
+(a third), 1.3 to 2.7 (1.5). Which terms there are was found with all rounds in view.
 
 Calibration points reach neither trees of more than 64 nodes nor the experts' form for more than 96 rows nor `mla_queries` with 9 to 24 rows: what one step of those forms costs beside the small forms is a
 constant of the model, set from the same kernels measured alone (docs/results/moe-h200.md, attention-block-h200.md). The form of the model was mended on rounds of 2026-11-29 and on the ones above.
