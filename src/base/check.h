@@ -41,7 +41,6 @@ std::string concat(const Args&... args) {
   } while (false)
 
 #define COPPICE_CHECK_EQ(a, b) COPPICE_CHECK_OP(a, ==, b)
-#define COPPICE_CHECK_NE(a, b) COPPICE_CHECK_OP(a, !=, b)
 #define COPPICE_CHECK_LT(a, b) COPPICE_CHECK_OP(a, <, b)
 #define COPPICE_CHECK_LE(a, b) COPPICE_CHECK_OP(a, <=, b)
 #define COPPICE_CHECK_GE(a, b) COPPICE_CHECK_OP(a, >=, b)

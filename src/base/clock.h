@@ -22,14 +22,10 @@ class SteadyClock final : public Clock {
   }
 };
 
-// For tests: moves only when told to.
-class FakeClock final : public Clock {
+// For tests: stands still.
+class StillClock final : public Clock {
  public:
-  std::int64_t now_ns() const override { return now_ns_; }
-  void advance_ns(std::int64_t delta) { now_ns_ += delta; }
-
- private:
-  std::int64_t now_ns_ = 0;
+  std::int64_t now_ns() const override { return 0; }
 };
 
 }  // namespace coppice

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "base/check.h"
-
 namespace coppice {
 
 // Shared with the threads, so that one left behind finds it.

@@ -5,7 +5,6 @@
 
 #include "backend/backend.h"
 #include "engine/engine_config.h"
-#include "model/model_config.h"
 
 namespace coppice {
 

@@ -184,10 +184,6 @@ Tensor Checkpoint::tensor(std::string_view name, DType dtype,
   return tensor(info);
 }
 
-void Checkpoint::will_need(const TensorInfo& info) const {
-  files_[info.file].will_need(info.offset, info.num_bytes);
-}
-
 void Checkpoint::dont_need(const TensorInfo& info) const {
   files_[info.file].dont_need(info.offset, info.num_bytes);
 }

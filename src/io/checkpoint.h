@@ -77,8 +77,7 @@ class Checkpoint {
   Tensor tensor(std::string_view name, DType dtype,
                 std::initializer_list<std::int64_t> shape) const;
 
-  // Starts reading a tensor ahead of use; drops its pages after use.
-  void will_need(const TensorInfo& info) const;
+  // Drops a tensor's pages after use.
   void dont_need(const TensorInfo& info) const;
 
   // Throws Error "FILE: tensor 'x': cause".

@@ -53,7 +53,6 @@ struct GgufVocabulary {
   std::vector<std::string> merges;        // "left right", best first; empty when not BPE
   std::int64_t bos_token_id = -1;         // -1: absent
   std::int64_t eos_token_id = -1;
-  bool add_bos_token = false;
   std::string chat_template;  // empty: none
 };
 

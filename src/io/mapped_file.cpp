@@ -76,20 +76,12 @@ std::string MappedFile::name() const {
   return printable(path_.string());
 }
 
-void MappedFile::advise(std::uint64_t offset, std::uint64_t num_bytes, int advice) const {
+void MappedFile::dont_need(std::uint64_t offset, std::uint64_t num_bytes) const {
   if (offset >= size_ || num_bytes == 0) return;
   const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
   const std::uint64_t end = offset + std::min(num_bytes, size_ - offset);
   const std::uint64_t begin = offset / page * page;
-  madvise(const_cast<std::byte*>(data_) + begin, end - begin, advice);
-}
-
-void MappedFile::will_need(std::uint64_t offset, std::uint64_t num_bytes) const {
-  advise(offset, num_bytes, MADV_WILLNEED);
-}
-
-void MappedFile::dont_need(std::uint64_t offset, std::uint64_t num_bytes) const {
-  advise(offset, num_bytes, MADV_DONTNEED);
+  madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
 }
 
 std::string printable(std::string_view text) {

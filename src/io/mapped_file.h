@@ -30,13 +30,10 @@ class MappedFile {
     return {reinterpret_cast<const char*>(data_), static_cast<std::size_t>(size_)};
   }
 
-  // Asks the kernel to start reading a byte range, or to drop it from memory. Never fails.
-  void will_need(std::uint64_t offset, std::uint64_t num_bytes) const;
+  // Asks the kernel to drop a byte range from memory. Never fails.
   void dont_need(std::uint64_t offset, std::uint64_t num_bytes) const;
 
  private:
-  void advise(std::uint64_t offset, std::uint64_t num_bytes, int advice) const;
-
   std::filesystem::path path_;
   const std::byte* data_ = nullptr;
   std::uint64_t size_ = 0;

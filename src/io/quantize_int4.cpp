@@ -39,12 +39,4 @@ double quantize_int4_row(std::span<const float> row, std::int32_t* words, bf16* 
   return squared_error;
 }
 
-void dequantize_int4_row(const std::int32_t* words, const bf16* scales, std::span<float> row) {
-  for (std::size_t j = 0; j < row.size(); ++j) {
-    const auto word = static_cast<std::uint32_t>(words[j / kInt4PerWord]);
-    const int q = static_cast<int>((word >> (4 * (j % kInt4PerWord))) & 0xfu) - kBias;
-    row[j] = static_cast<float>(q) * to_float(scales[j / kInt4GroupSize]);
-  }
-}
-
 }  // namespace coppice

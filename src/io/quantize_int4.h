@@ -21,7 +21,4 @@ inline constexpr std::int64_t kInt4PerWord = 8;
 // Returns the sum of squared errors of q * scale.
 double quantize_int4_row(std::span<const float> row, std::int32_t* words, bf16* scales);
 
-// The inverse, for one row: row[j] = q * scale in fp32.
-void dequantize_int4_row(const std::int32_t* words, const bf16* scales, std::span<float> row);
-
 }  // namespace coppice

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <optional>
@@ -92,26 +91,6 @@ void SafetensorsWriter::finish() {
   if (rename(part_path_.c_str(), path_.c_str()) != 0) fail(path_, "rename");
   close(fd_);
   fd_ = -1;
-}
-
-void write_safetensors(const std::filesystem::path& path,
-                       const std::vector<std::pair<std::string, Tensor>>& tensors,
-                       const SafetensorsMetadata& metadata) {
-  auto order = tensors;
-  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
-    return size_of(a.second.dtype()) > size_of(b.second.dtype());
-  });
-  std::vector<TensorSpec> specs;
-  for (const auto& [name, tensor] : order) {
-    std::vector<std::int64_t> shape;
-    for (int dim = 0; dim < tensor.ndim(); ++dim) shape.push_back(tensor.shape(dim));
-    specs.push_back({name, storage_of(tensor.dtype()), std::move(shape)});
-  }
-  SafetensorsWriter writer(path, specs, metadata);
-  for (const auto& [name, tensor] : order)
-    writer.write({static_cast<const std::byte*>(tensor.raw()),
-                  static_cast<std::size_t>(tensor.num_bytes())});
-  writer.finish();
 }
 
 void write_text_file(const std::filesystem::path& path, std::string_view text) {

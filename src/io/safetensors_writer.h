@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "io/tensor_info.h"
-#include "tensor/tensor.h"
 
 namespace coppice {
 
@@ -48,11 +47,6 @@ class SafetensorsWriter {
   std::uint64_t expected_bytes_ = 0;
   std::uint64_t written_bytes_ = 0;
 };
-
-// Writes dense host tensors in one go.
-void write_safetensors(const std::filesystem::path& path,
-                       const std::vector<std::pair<std::string, Tensor>>& tensors,
-                       const SafetensorsMetadata& metadata = {});
 
 // Replaces a small file in the same all-or-nothing way (config.json, an index).
 void write_text_file(const std::filesystem::path& path, std::string_view text);

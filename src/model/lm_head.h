@@ -5,7 +5,6 @@
 
 #include "backend/backend.h"
 #include "model/model_options.h"
-#include "tensor/arena.h"
 
 namespace coppice {
 

@@ -7,8 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "backend/op_args.h"
-
 namespace coppice {
 
 enum class Architecture { kDeepseek, kLlama };  // kLlama: Llama, Qwen3, SmolLM2
@@ -89,8 +87,6 @@ struct DflashConfig {
   std::int64_t sliding_window = 0;     // 0: full attention
   std::vector<bool> layer_is_sliding;  // one per layer
   bool causal_sliding_layers = false;  // trained causal inside the block in sliding layers
-  bool sample_from_anchor =
-      false;  // slot 0 predicts too (speculators); refused where not supported
 };
 
 // Angle per position of every pair, [dim / 2], in radians.

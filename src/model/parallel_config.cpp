@@ -1,5 +1,6 @@
 #include "model/parallel_config.h"
 
+#include "base/check.h"
 #include "base/error.h"
 
 namespace coppice {

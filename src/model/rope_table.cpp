@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "base/check.h"
 #include "model/model_config.h"
 
 namespace coppice {

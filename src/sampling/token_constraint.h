@@ -38,7 +38,6 @@ class TokenConstraint {
   // Ids, a stop id last, that end the output from here; empty when at most `most` do not do.
   std::vector<std::int32_t> way_to_end(std::int64_t most);
 
-  bool has_grammar() const { return structured_.grammar != nullptr; }
   // The grammar decides from here on; false while the model still thinks.
   bool grammar_started() const { return matcher_ != nullptr && started_at_ >= 0; }
 

@@ -58,11 +58,6 @@ void LiveFeed::close() {
   for (const auto& listener : listeners) end_events(*listener);
 }
 
-std::size_t LiveFeed::num_listeners() const {
-  const std::lock_guard lock(mutex_);
-  return listeners_.size();
-}
-
 void LiveFeed::run() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {

@@ -30,8 +30,6 @@ class LiveFeed {
   // Ends all streams, now and later, so that they do not hold up a shutdown.
   void close();
 
-  std::size_t num_listeners() const;
-
  private:
   void run();
   void watch(bool wanted);
@@ -43,7 +41,7 @@ class LiveFeed {
   const ServedModelSlot& model_;
   const std::shared_ptr<RoundWatch> rounds_ = std::make_shared<RoundWatch>();  // the engine's too
 
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable wake_;
   std::vector<std::shared_ptr<HttpResponder>> listeners_;
   bool closed_ = false;

@@ -2,8 +2,6 @@
 
 #include <map>
 
-#include "server/request_common.h"
-
 namespace coppice {
 namespace {
 

@@ -1,6 +1,5 @@
 #include "spec/draft_tree.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
@@ -17,12 +16,6 @@ std::vector<std::int32_t> DraftTree::path_of(std::span<const std::int32_t> emitt
     path.push_back(child);
   }
   return path;
-}
-
-std::int32_t DraftTree::sibling_rank(std::int32_t node) const {
-  const auto parent = parents[static_cast<std::size_t>(node)];
-  return static_cast<std::int32_t>(
-      std::count(parents.begin(), parents.begin() + node, parent));  // pop order is rank order
 }
 
 DraftTree read_tree(const TreeBuffers& trees, std::int64_t b) {

@@ -21,8 +21,6 @@ struct DraftTree {
   std::int64_t num_nodes() const { return std::ssize(tokens) - 1; }
   // The nodes that spell `emitted` (without its last token, the bonus), root first.
   std::vector<std::int32_t> path_of(std::span<const std::int32_t> emitted) const;
-  // Rank of a node among the children of its parent, best first.
-  std::int32_t sibling_rank(std::int32_t node) const;
 };
 
 // Tree b of host memory laid out as TreeBuffers; empty when the place is.

@@ -4,8 +4,6 @@
 #include <bit>
 #include <functional>
 
-#include "base/check.h"
-
 namespace coppice {
 namespace {
 

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "base/check.h"
 #include "text/unicode.h"
 
 namespace coppice {

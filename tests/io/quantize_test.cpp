@@ -19,6 +19,15 @@ using test::expect_contains;
 using test::TinyCheckpoint;
 using test::TinyTensor;
 
+// The inverse of quantize_int4_row: row[j] = q * scale in fp32.
+void dequantize_int4_row(const std::int32_t* words, const bf16* scales, std::span<float> row) {
+  for (std::size_t j = 0; j < row.size(); ++j) {
+    const auto word = static_cast<std::uint32_t>(words[j / kInt4PerWord]);
+    const int q = static_cast<int>((word >> (4 * (j % kInt4PerWord))) & 0xfu) - 8;
+    row[j] = static_cast<float>(q) * to_float(scales[j / kInt4GroupSize]);
+  }
+}
+
 std::vector<float> random_row(std::size_t size, std::uint32_t seed) {
   std::mt19937 engine(seed);
   std::vector<float> row(size);

@@ -5,6 +5,7 @@
 #include "io/safetensors_writer.h"
 #include "tensor/buffer.h"
 #include "tests/io/support/files.h"
+#include "tests/io/support/write_safetensors.h"
 
 namespace coppice {
 namespace {
@@ -14,6 +15,7 @@ using test::expect_contains;
 using test::safetensors_bytes;
 using test::TempDir;
 using test::write_file;
+using test::write_safetensors;
 
 class Safetensors : public ::testing::Test {
  protected:

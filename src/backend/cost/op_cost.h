@@ -17,8 +17,6 @@ enum class CostKind : std::uint8_t {
   kCommit,      // accepting paths, moving keys
   kCollective,  // over the links
 };
-inline constexpr int kNumCostKinds = 8;
-const char* name_of(CostKind kind);
 
 struct OpCost {
   const char* op = "";  // its name in backend.h

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "backend/dequantize.h"
-#include "base/half.h"
 
 namespace coppice::cpu {
 namespace {

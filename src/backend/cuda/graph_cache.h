@@ -24,7 +24,6 @@ class GraphCache {
   // Enqueues body, or its captured graph, on `stream`.
   void run(const GraphKey& key, cudaStream_t stream, const std::function<void()>& body);
   void clear();
-  std::size_t num_graphs() const { return graphs_.size(); }
 
  private:
   PeerMemory* peers_;

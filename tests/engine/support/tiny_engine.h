@@ -68,7 +68,7 @@ inline SpeculativeConfig ngram() {
 }
 
 // A clock that nobody advances: the engine must not need time.
-inline const FakeClock kStillClock;
+inline const StillClock kStillClock;
 
 inline EngineParts tiny_parts(const TinyOptions& options, std::int64_t rank,
                               Communicator* communicator) {
