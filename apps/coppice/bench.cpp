@@ -7,6 +7,7 @@
 #include "benchmark/kernel_bench.h"
 #include "benchmark/round_bench.h"
 #include "comm/rank_threads.h"
+#include "parse_flags.h"
 #include "verbs.h"
 
 namespace coppice {
@@ -122,7 +123,7 @@ int run_bench(int argc, char** argv) {
   round_verb->add_option("--runs", round.runs, "interleaved passes over all points")
       ->check(CLI::Range(1, 100));
   round_verb->add_option("--json", json, "write the results to this file");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto code = parse_flags(app, argc, argv)) return *code;
   if (!peers.empty()) kernels.peers = read_json_file(peers);
   if (!round_verb->parsed()) return bench_kernels(device, kernels, json);
   write_file(json, all_ranks && round.num_ranks > 1 ? bench_all_ranks(device, round)

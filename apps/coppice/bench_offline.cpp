@@ -6,6 +6,7 @@
 
 #include "client/datasets.h"
 #include "client/load_report.h"
+#include "parse_flags.h"
 #include "text_session.h"
 #include "verbs.h"
 
@@ -66,7 +67,7 @@ int run_bench_latency(int argc, char** argv) {
   app.add_option("--num-iters-warmup", num_warmups)->capture_default_str();
   app.add_option("--num-iters", num_iterations)->check(CLI::Range(1, 100000));
   app.add_option("--output-json", output_json);
-  CLI11_PARSE(app, argc, argv);
+  if (const auto code = parse_flags(app, argc, argv)) return *code;
   flags.finish();
   flags.sampling.ignore_eos = true;
   flags.engine.enable_prefix_caching = false;
@@ -119,7 +120,7 @@ int run_bench_throughput(int argc, char** argv) {
       ->check(CLI::Range(1, 1000));
   app.add_flag("--no-enable-prefix-caching", no_prefix_caching);
   app.add_option("--output-json", output_json);
-  CLI11_PARSE(app, argc, argv);
+  if (const auto code = parse_flags(app, argc, argv)) return *code;
   flags.finish();
   flags.engine.enable_prefix_caching = !no_prefix_caching;
   if (input_len > 0) dataset.random_input_len = input_len;

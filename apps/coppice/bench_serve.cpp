@@ -9,6 +9,7 @@
 #include "client/pareto_plot.h"
 #include "io/json_field.h"
 #include "load_flags.h"
+#include "parse_flags.h"
 #include "verbs.h"
 
 namespace coppice {
@@ -76,7 +77,7 @@ int run_bench_serve(int argc, char** argv) {
   CLI::App app("Measures a running server; flags and output are vLLM's.", "coppice bench serve");
   LoadFlags flags;
   flags.add_to(app);
-  CLI11_PARSE(app, argc, argv);
+  if (const auto code = parse_flags(app, argc, argv)) return *code;
   LoadTarget target(flags);
   const double rate = flags.rate();
   const Json result = target.measure(rate, flags.max_concurrency);
@@ -96,7 +97,7 @@ int run_bench_sweep(int argc, char** argv) {
   app.add_option("--request-rates", rates, "one run each")->delimiter(',');
   app.add_option("--max-concurrencies", concurrencies, "one run each")->delimiter(',');
   app.add_option("-o,--output-dir", output_dir, "results.json, results.csv, pareto.svg");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto code = parse_flags(app, argc, argv)) return *code;
   const std::vector<SweepPoint> points = sweep_points(rates, concurrencies);
   LoadTarget target(flags);
   std::vector<Json> results;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engine/model_text.h"
+#include "parse_flags.h"
 #include "text_session.h"
 #include "verbs.h"
 
@@ -49,7 +50,7 @@ int run_chat(int argc, char** argv) {
   flags.add_to(app);
   app.add_option("--system", system, "system message");
   app.add_flag("--no-thinking", no_thinking, "ask the template for answers without reasoning");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto code = parse_flags(app, argc, argv)) return *code;
   flags.finish();
 
   TextSession session(flags);

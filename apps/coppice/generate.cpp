@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "engine/model_text.h"
+#include "parse_flags.h"
 #include "text_session.h"
 #include "verbs.h"
 
@@ -113,7 +114,7 @@ int run_generate(int argc, char** argv) {
   app.add_option("--trace-tree", flags.trace_tree, "draw the trees of the first rounds")
       ->expected(0, 1)
       ->default_str("3");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto code = parse_flags(app, argc, argv)) return *code;
   flags.session.finish();
   if (flags.stats && flags.session.engine.speculative_model.empty())
     throw Error(ErrorKind::kInvalidArgument, "--stats: needs a drafter (--drafter DIR)");

@@ -6,6 +6,7 @@
 
 #include "io/model_path.h"
 #include "model/load_model.h"
+#include "parse_flags.h"
 #include "verbs.h"
 
 namespace coppice {
@@ -21,11 +22,7 @@ int run_inspect(int argc, char** argv) {
   app.add_flag("--tensors", tensors, "list every tensor");
   app.add_flag("--values", values, "read all data: NaN, infinity, scales that cannot be right");
   app.add_flag("--json", json, "machine-readable output");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : exit_code(ErrorKind::kInvalidArgument);
-  }
+  if (const auto code = parse_flags(app, argc, argv)) return *code;
   const std::filesystem::path path = resolve_model(model);
   const InspectReport report = inspect_checkpoint(path, {}, {.values = values});
   const std::string text = json ? write_json(report_as_json(report, tensors), {.indent = 2}) + "\n"

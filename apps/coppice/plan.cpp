@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "io/model_path.h"
 #include "model/load_model.h"
+#include "parse_flags.h"
 #include "planner/judge.h"
 #include "planner/round_file.h"
 #include "verbs.h"
@@ -111,11 +112,7 @@ int run_plan(int argc, char** argv) {
   CLI::App app("Does a model fit a machine, how fast is it there, and what limits it.",
                "coppice plan");
   add_flags(app, flags);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : exit_code(ErrorKind::kInvalidArgument);
-  }
+  if (const auto code = parse_flags(app, argc, argv)) return *code;
   if (!flags.judge.empty()) {
     const Judgement judgement = judge(flags.judge);
     const std::string text = judgement_as_text(judgement) + "\n" +

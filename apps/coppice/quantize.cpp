@@ -5,6 +5,7 @@
 #include "io/checkpoint_quantizer.h"
 #include "io/inspect_report.h"
 #include "io/model_path.h"
+#include "parse_flags.h"
 #include "progress_bar.h"
 #include "verbs.h"
 
@@ -23,11 +24,7 @@ int run_quantize(int argc, char** argv) {
       ->check(CLI::Range(0.001, 1000.0));
   app.add_option("--threads", options.num_threads, "default: all CPUs")->check(CLI::Range(1, 1024));
   app.add_flag("--quiet", quiet, "no progress bar");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : exit_code(ErrorKind::kInvalidArgument);
-  }
+  if (const auto code = parse_flags(app, argc, argv)) return *code;
   options.shard_bytes = static_cast<std::uint64_t>(shard_gb * 1e9);
   ProgressBar bar("quantising", quiet);
   options.progress = [&](std::int64_t done, std::int64_t total) { bar.update(done, total); };

@@ -6,6 +6,7 @@
 #include "io/inspect_report.h"
 #include "io/model_path.h"
 #include "model/repack_checkpoint.h"
+#include "parse_flags.h"
 #include "progress_bar.h"
 #include "verbs.h"
 
@@ -26,11 +27,7 @@ int run_repack(int argc, char** argv) {
       ->check(CLI::Range(1, 1024));
   app.add_option("--threads", options.num_threads, "default: all CPUs")->check(CLI::Range(1, 1024));
   app.add_flag("--quiet", quiet, "no progress bar");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : exit_code(ErrorKind::kInvalidArgument);
-  }
+  if (const auto code = parse_flags(app, argc, argv)) return *code;
   options.repacker = make_expert_repacker("cuda", options.num_threads);
   ProgressBar bar("repacking", quiet);
   options.progress = [&](std::int64_t done, std::int64_t total) { bar.update(done, total); };

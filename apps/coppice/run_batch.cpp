@@ -8,6 +8,7 @@
 
 #include "client/batch_file.h"
 #include "client/http_client.h"
+#include "parse_flags.h"
 #include "serve_flags.h"
 #include "verbs.h"
 
@@ -74,7 +75,7 @@ int run_batch(int argc, char** argv) {
   app.add_option("--max-concurrency", flags.max_concurrency, "requests under way at once")
       ->check(CLI::Range(1, 100000));
   app.allow_extras();
-  CLI11_PARSE(app, argc, argv);
+  if (const auto code = parse_flags(app, argc, argv)) return *code;
   const std::vector<BatchLine> lines = read_batch(read_all(flags.input), flags.input);
   if (flags.url.empty()) return answer_here(flags, lines, app.remaining());
   std::vector<std::pair<std::string, std::string>> headers;

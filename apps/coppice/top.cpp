@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "client/http_client.h"
 #include "client/top_view.h"
+#include "parse_flags.h"
 #include "verbs.h"
 
 namespace coppice {
@@ -35,7 +36,7 @@ int run_top(int argc, char** argv) {
   app.add_option("--api-key", api_key);
   app.add_option("--interval", interval_s, "seconds")->check(CLI::Range(0.05, 3600.0));
   app.add_option("--count", count, "pages to show; 0: until interrupted");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto code = parse_flags(app, argc, argv)) return *code;
   std::vector<std::pair<std::string, std::string>> headers;
   if (!api_key.empty()) headers = {{"Authorization", "Bearer " + api_key}};
   HttpClient client(parse_url(url, "URL"), headers);

@@ -21,6 +21,10 @@ expect 4 "no/such/model" generate no/such/model --prompt x
 expect 2 "--ddtree-budget" generate models/tiny-k2 --ddtree-budget many --prompt x
 expect 2 "--stats" generate models/tiny-k2 --prompt x --stats
 expect 2 "device" generate models/tiny-k2 --device abacus --prompt x
+for verb in serve generate chat top 'bench serve' 'bench sweep' 'bench latency' 'bench throughput' bench 'bench kernels' 'bench round' \
+    inspect plan quantize repack run-batch; do
+  expect 2 "" $verb --no-such-flag
+done
 expect 2 "temperature" generate models/tiny-k2 --temperature -1 --prompt x --quiet
 
 # A path that is no model: absent, not a model, incomplete. Nothing is opened that could block.
