@@ -31,6 +31,7 @@ RoundSizes sizes_of(const RoundPoint& point, const Drafter& drafter,
                     const DflashModel* drafter_model) {
   return {.max_num_seqs = point.batch,
           .max_rows = point.rows,
+          .max_verify_rows = point.rows,
           .max_nodes = std::max<std::int64_t>(1, point.budget()),
           .max_path = drafter.max_depth() + 1,
           .max_blocks = blocks_of(point),

@@ -25,8 +25,67 @@ struct HostRows {
     path.push_back(prompt ? -1 : slot);
     path.resize(path.size() + static_cast<std::size_t>(max_path - 1), -1);
   }
-  std::int64_t size() const { return std::ssize(token_ids); }
 };
+
+HostRows rows_of(std::span<const PrefillChunk> chunks, Provenance provenance,
+                 std::int64_t max_path) {
+  HostRows rows;
+  for (const PrefillChunk& chunk : chunks)
+    for (std::int64_t i = 0; i < chunk.count; ++i)
+      rows.add(*chunk.sequence, chunk.begin + i, provenance, max_path);
+  return rows;
+}
+
+// Those of them whose logits are wanted.
+struct HostOutputs {
+  std::vector<std::int32_t> rows, positions, seqs, slots;
+
+  void add(const HostRows& all, std::int64_t row) {
+    const auto i = static_cast<std::size_t>(row);
+    rows.push_back(static_cast<std::int32_t>(row));
+    positions.push_back(all.positions[i]);
+    seqs.push_back(all.seq_of_row[i]);
+    slots.push_back(all.slots[i]);
+  }
+};
+
+// Trees of a root alone, the last prompt token of each chunk that samples; no tree elsewhere.
+struct HostRoots {
+  std::vector<std::int32_t> counts;   // [num_places]
+  std::vector<std::int32_t> offsets;  // [num_places + 1]
+};
+
+HostRoots add_roots(std::span<const PrefillChunk> chunks, const HostRows& rows,
+                    std::int64_t num_places, HostOutputs& outputs) {
+  std::vector<std::int64_t> last_rows(static_cast<std::size_t>(num_places), -1);  // -1: none
+  std::int64_t end = 0;
+  for (const PrefillChunk& chunk : chunks) {
+    end += chunk.count;
+    if (chunk.samples) last_rows[static_cast<std::size_t>(chunk.sequence->place)] = end - 1;
+  }
+  HostRoots roots = {.counts = {}, .offsets = {0}};
+  for (const std::int64_t row : last_rows) {
+    if (row >= 0) outputs.add(rows, row);
+    roots.counts.push_back(row >= 0 ? 0 : -1);
+    roots.offsets.push_back(static_cast<std::int32_t>(outputs.rows.size()));
+  }
+  return roots;
+}
+
+// The rows whose next prompt token is scored; returns those tokens.
+std::vector<std::int32_t> add_scored(std::span<const PrefillChunk> chunks, const HostRows& rows,
+                                     HostOutputs& outputs) {
+  std::vector<std::int32_t> tokens;
+  std::int64_t first = 0;
+  for (const PrefillChunk& chunk : chunks) {
+    for (std::int64_t i = 0; i < chunk.num_scored; ++i) {
+      outputs.add(rows, first + i);
+      tokens.push_back(chunk.sequence->tokens[static_cast<std::size_t>(chunk.begin + i + 1)]);
+    }
+    first += chunk.count;
+  }
+  return tokens;
+}
 
 }  // namespace
 
@@ -66,60 +125,29 @@ void BatchBuilder::start_decoding(const Sequence& sequence) {
 BatchBuilder::PrefillRows BatchBuilder::build_prefill(std::span<const PrefillChunk> chunks,
                                                       Provenance provenance,
                                                       std::int64_t num_places) {
-  HostRows rows;
-  std::vector<std::int32_t> output_rows, output_positions, output_seqs, output_slots;
-  const auto places = static_cast<std::size_t>(num_places);
-  // By place: the row of its last prompt token, the root of a tree without nodes; -1: none.
-  std::vector<std::int64_t> last_rows(places, -1);
+  const HostRows rows = rows_of(chunks, provenance, buffers_.sizes().max_path);
+  HostOutputs outputs;
+  const HostRoots roots = add_roots(chunks, rows, num_places, outputs);
+  PrefillRows result;
+  result.num_outputs = std::ssize(outputs.rows);
+  result.scored_tokens = add_scored(chunks, rows, outputs);
   std::int64_t longest = 0;
   for (const PrefillChunk& chunk : chunks) {
-    const Sequence& sequence = *chunk.sequence;
-    for (std::int64_t i = 0; i < chunk.count; ++i)
-      rows.add(sequence, chunk.begin + i, provenance, buffers_.sizes().max_path);
     longest = std::max(longest, chunk.begin + chunk.count);
-    if (!chunk.samples) continue;
-    last_rows[static_cast<std::size_t>(sequence.place)] = rows.size() - 1;
-    upload_int(buffers_.context_len, sequence.place, sequence.prompt_len - 1);
-  }
-  std::vector<std::int32_t> counts(places, -1), offsets(places + 1, 0);
-  for (std::size_t place = 0; place < places; ++place) {
-    if (last_rows[place] >= 0) {
-      const auto row = static_cast<std::size_t>(last_rows[place]);
-      counts[place] = 0;
-      output_rows.push_back(static_cast<std::int32_t>(row));
-      output_positions.push_back(rows.positions[row]);
-      output_seqs.push_back(rows.seq_of_row[row]);
-      output_slots.push_back(rows.slots[row]);
-    }
-    offsets[place + 1] = static_cast<std::int32_t>(output_rows.size());
-  }
-  const std::int64_t count = rows.size(), num_outputs = std::ssize(output_rows);
-  PrefillRows result;
-  std::int64_t first_row = 0;
-  for (const PrefillChunk& chunk : chunks) {
-    for (std::int64_t i = 0; i < chunk.num_scored; ++i) {
-      const auto row = static_cast<std::size_t>(first_row + i);
-      output_rows.push_back(static_cast<std::int32_t>(row));
-      output_positions.push_back(rows.positions[row]);
-      output_seqs.push_back(rows.seq_of_row[row]);
-      output_slots.push_back(rows.slots[row]);
-      result.scored_tokens.push_back(
-          chunk.sequence->tokens[static_cast<std::size_t>(chunk.begin + i + 1)]);
-    }
-    first_row += chunk.count;
+    if (chunk.samples)
+      upload_int(buffers_.context_len, chunk.sequence->place, chunk.sequence->prompt_len - 1);
   }
   const auto upload = [&](const Tensor& tensor, const std::vector<std::int32_t>& values) {
     const Tensor target = tensor.rows(0, std::ssize(values) / tensor.row_size());
     backend_.upload(target, values.data());
     return target;
   };
-  upload(buffers_.results.trees.counts, counts);
-  upload(buffers_.results.row_offsets, offsets);
-  upload(buffers_.output_positions, output_positions);
-  upload(buffers_.output_seqs, output_seqs);
-  upload(buffers_.output_slots, output_slots);
-  upload(buffers_.output_nodes, std::vector<std::int32_t>(output_rows.size(), 0));
-  result.num_outputs = num_outputs;
+  upload(buffers_.results.trees.counts, roots.counts);
+  upload(buffers_.results.row_offsets, roots.offsets);
+  upload(buffers_.output_positions, outputs.positions);
+  upload(buffers_.output_seqs, outputs.seqs);
+  upload(buffers_.output_slots, outputs.slots);
+  upload(buffers_.output_nodes, std::vector<std::int32_t>(outputs.rows.size(), 0));
   result.batch = {.token_ids = upload(buffers_.token_ids, rows.token_ids),
                   .positions = upload(buffers_.positions, rows.positions),
                   .slots = upload(buffers_.slots, rows.slots),
@@ -130,8 +158,7 @@ BatchBuilder::PrefillRows BatchBuilder::build_prefill(std::span<const PrefillChu
                                 .block_tables = buffers_.block_tables.rows(0, num_places),
                                 .max_kv_len = longest,
                                 .provenance = provenance},
-                  .output_rows = upload(buffers_.output_rows, output_rows)};
-  COPPICE_CHECK_EQ(result.batch.num_rows(), count);
+                  .output_rows = upload(buffers_.output_rows, outputs.rows)};
   return result;
 }
 

@@ -30,8 +30,8 @@ class BatchBuilder {
     std::vector<std::int32_t> scored_tokens;  // behind them: rows scored, the token each one scores
   };
   // Writes the rows of all chunks. Those that sample become outputs, by place, then the scored
-  // ones, chunk by chunk; the sampling places are
-  // ready for accept_path with a tree of the root alone, all other places of `num_places` empty.
+  // ones, chunk by chunk. The sampling places are ready for accept_path with a tree of the root
+  // alone, all other places of `num_places` are empty.
   PrefillRows build_prefill(std::span<const PrefillChunk> chunks, Provenance provenance,
                             std::int64_t num_places);
 

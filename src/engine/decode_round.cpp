@@ -2,21 +2,18 @@
 
 #include <algorithm>
 
-#include "engine/row_buckets.h"
-
 namespace coppice {
 namespace {
 
-enum GraphKind : std::int32_t { kRound = 1, kPropose = 3, kJudge = 4, kForward = 5 };
-
-std::int32_t narrow(std::int64_t value) {
-  return static_cast<std::int32_t>(value);
-}
-
-std::int32_t variant_of(const RoundShape& shape) {
+GraphKey graph_key(GraphKind kind, const RoundShape& shape) {
   const SampleOptions& sample = shape.sample;
-  return (sample.greedy ? 1 : 0) | (sample.log_probs ? 2 : 0) | (sample.top_log_probs ? 4 : 0) |
-         (shape.drafting ? 8 : 0) | (shape.cut_by_cost ? 16 : 0) | (sample.masked ? 32 : 0);
+  const std::int32_t variant = (sample.greedy ? 1 : 0) | (sample.log_probs ? 2 : 0) |
+                               (sample.top_log_probs ? 4 : 0) | (shape.drafting ? 8 : 0) |
+                               (shape.cut_by_cost ? 16 : 0) | (sample.masked ? 32 : 0);
+  return {.kind = static_cast<std::int32_t>(kind),
+          .batch = static_cast<std::int32_t>(shape.batch),
+          .rows = static_cast<std::int32_t>(shape.max_rows),
+          .variant = variant};
 }
 
 }  // namespace
@@ -38,13 +35,13 @@ std::int64_t DecodeRound::launch(const RoundShape& shape) {
     commit(shape, rows);
   };
   if (shape.sample.masked) {
-    run(kPropose, shape, propose);
+    run(GraphKind::kPropose, shape, propose);
     const std::int64_t proposed = parts_.buffers.start_results(false);
-    run(kForward, shape, [&] { forward(shape, rows); });
+    run(GraphKind::kForward, shape, [&] { forward(shape, rows); });
     mask(shape, rows, proposed);
-    run(kJudge, shape, judge);
+    run(GraphKind::kJudge, shape, judge);
   } else {
-    run(kRound, shape, [&] {
+    run(GraphKind::kRound, shape, [&] {
       propose();
       forward(shape, rows);
       judge();
@@ -58,13 +55,11 @@ std::int64_t DecodeRound::launch(const RoundShape& shape) {
   return parts_.buffers.start_results(shape.sample.log_probs);
 }
 
-void DecodeRound::run(std::int32_t kind, const RoundShape& shape,
-                      const std::function<void()>& body) {
+void DecodeRound::run(GraphKind kind, const RoundShape& shape, const std::function<void()>& body) {
   if (shape.eager)
     body();
   else
-    parts_.backend.run_graph({kind, narrow(shape.batch), narrow(shape.max_rows), variant_of(shape)},
-                             body);
+    parts_.backend.run_graph(graph_key(kind, shape), body);
 }
 
 // While a GPU computes the rows the host, which has seen the trees, says what each node may choose.

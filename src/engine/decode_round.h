@@ -19,6 +19,10 @@ namespace coppice {
 // trees, as cut, and row_offsets of `results` are valid.
 using MaskSource = std::function<void(const RoundResults& results, std::span<std::int32_t> masks)>;
 
+// GraphKey::kind of what the engine captures: a round, its three parts where it is masked, and a
+// verify step alone, to measure it.
+enum class GraphKind : std::int32_t { kRound = 1, kPropose, kForward, kJudge, kMeasure };
+
 struct RoundShape {
   std::int64_t batch = 0;     // places 0 .. batch - 1
   std::int64_t max_rows = 0;  // of the verify step; trees are cut to fit
@@ -66,7 +70,7 @@ class DecodeRound {
   const Verifier::Choices& choices() const { return choices_; }
 
  private:
-  void run(std::int32_t kind, const RoundShape& shape, const std::function<void()>& body);
+  void run(GraphKind kind, const RoundShape& shape, const std::function<void()>& body);
   void mask(const RoundShape& shape, std::int64_t rows, std::int64_t proposed);
   void draft(const RoundShape& shape);
   void build_trees(const RoundShape& shape);

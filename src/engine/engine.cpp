@@ -60,7 +60,9 @@ bool Engine::Impl::preempt(RequestId id) {
   return true;
 }
 
-void Engine::Impl::reset_controller() {
+// What follows from how rounds draft: the controller, counts by depth, captured graphs, measured
+// costs.
+void Engine::Impl::prepare_rounds() {
   SpeculativeConfig speculative = config_.speculative;
   speculative.max_ddtree_budget = runner_.first().max_nodes();
   if (custom_drafter_) speculative.method = SpeculativeMethod::kDdtree;
@@ -93,7 +95,7 @@ void Engine::Impl::set_speculative(const SpeculativeConfig& speculative) {
   flights_.clear();
   runner_.set_speculative(speculative);
   scheduler_.set_reserve(runner_.first().reserve());
-  reset_controller();
+  prepare_rounds();
 }
 
 std::string Engine::Impl::describe() const {

@@ -3,8 +3,6 @@
 #include <cstdint>
 
 #include "base/error.h"
-#include "engine/metrics.h"
-#include "engine/request.h"
 
 namespace coppice {
 
@@ -65,22 +63,6 @@ const char* name_of(SpeculativeMethod method) {
       return "ddtree";
     case SpeculativeMethod::kNgram:
       return "ngram";
-  }
-  return "?";
-}
-
-const char* name_of(EndReason reason) {
-  switch (reason) {
-    case EndReason::kNone:
-      return "";
-    case EndReason::kStop:
-      return "stop";
-    case EndReason::kLength:
-      return "length";
-    case EndReason::kAborted:
-      return "abort";
-    case EndReason::kError:
-      return "error";
   }
   return "?";
 }

@@ -32,6 +32,8 @@ struct SpeculativeConfig {
 
 inline constexpr std::int64_t kMaxRoundsAhead = 2;
 inline constexpr std::int64_t kMaxRanks = 64;
+// Cache blocks of a sequence beyond its longest text, for what two rounds may touch.
+inline constexpr std::int64_t kSpareBlocks = 4;
 
 struct EngineConfig {
   std::string model;              // directory or GGUF file of the target

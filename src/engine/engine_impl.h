@@ -38,7 +38,7 @@ class Engine::Impl {
         scheduler_(limits(), allocator_, index_,
                    [this](std::int64_t place) { runner_.vacate(place); }) {
     metrics_.num_kv_blocks = runner_.first().num_blocks();
-    reset_controller();
+    prepare_rounds();
   }
 
   ~Impl() {
@@ -88,7 +88,7 @@ class Engine::Impl {
             .num_blocks = runner_.first().num_blocks(),
             .reserve = runner_.first().reserve()};
   }
-  void reset_controller();
+  void prepare_rounds();
   std::int64_t budget_setting(const Sequence& sequence) const;
 
   void prefill(const StepPlan& plan);
@@ -111,8 +111,10 @@ class Engine::Impl {
   void launch(const StepPlan& plan);
   void land();
   void learn(std::span<Sequence* const> sequences, const Flight& flight);
+  void learn_outcome(const Sequence& sequence, const RoundResults& results, bool drafted);
   static void take_prompt_score(Sequence& sequence, std::int64_t position, TokenLogprob score);
   void take_tokens(Sequence& sequence, bool decoded);
+  void commit(Sequence& sequence, std::span<const std::int32_t> emitted);
   TokenLogprob read_logprob(const Sequence& sequence, std::int64_t i) const;
   void trace_commit(const Sequence& sequence, std::int64_t position,
                     std::span<const std::int32_t> rows, const Tensor& logits);

@@ -22,6 +22,22 @@ EndReason end_reason_of(FinishReason reason) {
 
 }  // namespace
 
+const char* name_of(EndReason reason) {
+  switch (reason) {
+    case EndReason::kNone:
+      return "";
+    case EndReason::kStop:
+      return "stop";
+    case EndReason::kLength:
+      return "length";
+    case EndReason::kAborted:
+      return "abort";
+    case EndReason::kError:
+      return "error";
+  }
+  return "?";
+}
+
 TokenLogprob Engine::Impl::read_logprob(const Sequence& sequence, std::int64_t i) const {
   const RoundResults& results = runner_.first().results();
   const std::int64_t row = sequence.place * runner_.first().max_path() + i;
@@ -50,31 +66,19 @@ void Engine::Impl::take_tokens(Sequence& sequence, bool decoded) {
   PendingOutput output;
   for (std::int64_t i = 0; sequence.request.sampling.logprobs && i < count; ++i)
     output.logprobs.push_back(read_logprob(sequence, i));
-  const std::int64_t position = sequence.num_computed;
   sequence.tokens.insert(sequence.tokens.end(), emitted.begin(), emitted.end());
   // A dead end: what came after the last allowed token is no output.
   std::size_t num_allowed = emitted.size();
   for (std::size_t i = 0; sequence.constraint && i < num_allowed; ++i)
     if (!sequence.constraint->accept(emitted[i])) num_allowed = i;
   RequestStats& stats = sequence.stats;
-  if (decoded) {
-    sequence.num_computed += count;
-    if (commit_observer)
-      trace_commit(sequence, position,
-                   {results.accepted_rows.row<std::int32_t>(place), emitted.size()},
-                   runner_.first().round().choices().logits);
-    if (round_observer) trace_round(sequence, emitted);
-    ++stats.num_rounds;
-    stats.num_draft_tokens += results.trees.counts.data<std::int32_t>()[place];
-    stats.num_accepted_tokens += std::max(count - 1, 0);
-  }
+  if (decoded) commit(sequence, emitted);
   stats.num_output_tokens = sequence.num_output();
   if (stats.first_token_ns == 0) stats.first_token_ns = clock_.now_ns();
-  output.end_reason =
-      end_reason_of(static_cast<FinishReason>(results.finish_reason.data<std::int32_t>()[place]));
-  if (num_allowed < emitted.size()) output.end_reason = EndReason::kError;
+  const auto reason = static_cast<FinishReason>(results.finish_reason.data<std::int32_t>()[place]);
+  if (reason == FinishReason::kNotFinite) ++metrics_.num_not_finite;
+  output.end_reason = num_allowed < emitted.size() ? EndReason::kError : end_reason_of(reason);
   if (output.end_reason == EndReason::kStop) output.stop_token_id = emitted.back();
-  if (output.end_reason == EndReason::kError) ++metrics_.num_not_finite;
   if (output.end_reason != EndReason::kNone) {
     stats.end_ns = clock_.now_ns();
     ended_.push_back(sequence.id);
@@ -86,6 +90,22 @@ void Engine::Impl::take_tokens(Sequence& sequence, bool decoded) {
                           emitted.begin() + static_cast<std::ptrdiff_t>(num_allowed));
   output.stats = stats;
   pending_.push_back(std::move(output));
+}
+
+// A round decided these tokens: the keys of those before the last one are in the cache.
+void Engine::Impl::commit(Sequence& sequence, std::span<const std::int32_t> emitted) {
+  const RoundResults& results = runner_.first().results();
+  const std::int64_t place = sequence.place, position = sequence.num_computed;
+  sequence.num_computed += std::ssize(emitted);
+  if (commit_observer)
+    trace_commit(sequence, position,
+                 {results.accepted_rows.row<std::int32_t>(place), emitted.size()},
+                 runner_.first().round().choices().logits);
+  if (round_observer) trace_round(sequence, emitted);
+  RequestStats& stats = sequence.stats;
+  ++stats.num_rounds;
+  stats.num_draft_tokens += results.trees.counts.data<std::int32_t>()[place];
+  stats.num_accepted_tokens += std::max<std::int64_t>(std::ssize(emitted) - 1, 0);
 }
 
 void Engine::Impl::trace_commit(const Sequence& sequence, std::int64_t position,

@@ -183,30 +183,8 @@ void Engine::Impl::learn(std::span<Sequence* const> sequences, const Flight& fli
   const RoundShape& shape = flight.shape;
   std::int64_t tokens = 0;
   for (const Sequence* sequence : sequences) {
-    const std::int64_t place = sequence->place;
-    const std::int64_t emitted = results.num_emitted.data<std::int32_t>()[place];
-    const std::int64_t nodes = results.trees.counts.data<std::int32_t>()[place];
-    std::vector<float> predicted(metrics_.drafts_at_depth.size(), 0.0f);
-    for (std::int64_t node = 1; node <= nodes; ++node)
-      predicted[static_cast<std::size_t>(results.trees.depths.row<std::int32_t>(place)[node])] +=
-          std::exp(results.trees.scores.row<float>(place)[node]);
-    const std::int64_t accepted = std::max<std::int64_t>(emitted - 1, 0);
-    for (std::size_t depth = 1; depth < predicted.size(); ++depth) {
-      metrics_.drafts_at_depth[depth] += predicted[depth] > 0 ? 1 : 0;
-      metrics_.accepted_at_depth[depth] += static_cast<std::int64_t>(depth) <= accepted ? 1 : 0;
-    }
-    ++metrics_.num_sequence_rounds;
-    metrics_.num_decode_tokens += emitted;
-    metrics_.num_draft_tokens += nodes;
-    metrics_.num_accepted_tokens += accepted;
-    if (sequence->constraint && sequence->constraint->grammar_started()) {
-      ++metrics_.num_grammar_rounds;
-      metrics_.num_grammar_draft_tokens += nodes;
-      metrics_.num_grammar_accepted_tokens += accepted;
-    }
-    tokens += emitted;
-    if (shape.drafting)
-      controller_->observe_outcome({.predicted = predicted, .accepted_depth = accepted});
+    tokens += results.num_emitted.data<std::int32_t>()[sequence->place];
+    learn_outcome(*sequence, results, shape.drafting);
   }
   controller_->observe_round({.num_sequences = std::ssize(sequences),
                               .num_tokens = tokens,
@@ -220,6 +198,33 @@ void Engine::Impl::learn(std::span<Sequence* const> sequences, const Flight& fli
   const std::int64_t kept = results.row_offsets.data<std::int32_t>()[shape.batch];
   if (shape.cut_by_cost && runner_.first().backend().device() != Device::kCpu)
     controller_->observe_cut(kept, shape.max_rows);
+}
+
+// What a round predicted for one sequence, and what came of it.
+void Engine::Impl::learn_outcome(const Sequence& sequence, const RoundResults& results,
+                                 bool drafted) {
+  const std::int64_t place = sequence.place;
+  const std::int64_t emitted = results.num_emitted.data<std::int32_t>()[place];
+  const std::int64_t nodes = results.trees.counts.data<std::int32_t>()[place];
+  std::vector<float> predicted(metrics_.drafts_at_depth.size(), 0.0f);
+  for (std::int64_t node = 1; node <= nodes; ++node)
+    predicted[static_cast<std::size_t>(results.trees.depths.row<std::int32_t>(place)[node])] +=
+        std::exp(results.trees.scores.row<float>(place)[node]);
+  const std::int64_t accepted = std::max<std::int64_t>(emitted - 1, 0);
+  for (std::size_t depth = 1; depth < predicted.size(); ++depth) {
+    metrics_.drafts_at_depth[depth] += predicted[depth] > 0 ? 1 : 0;
+    metrics_.accepted_at_depth[depth] += static_cast<std::int64_t>(depth) <= accepted ? 1 : 0;
+  }
+  ++metrics_.num_sequence_rounds;
+  metrics_.num_decode_tokens += emitted;
+  metrics_.num_draft_tokens += nodes;
+  metrics_.num_accepted_tokens += accepted;
+  if (sequence.constraint && sequence.constraint->grammar_started()) {
+    ++metrics_.num_grammar_rounds;
+    metrics_.num_grammar_draft_tokens += nodes;
+    metrics_.num_grammar_accepted_tokens += accepted;
+  }
+  if (drafted) controller_->observe_outcome({.predicted = predicted, .accepted_depth = accepted});
 }
 
 }  // namespace coppice

@@ -75,7 +75,7 @@ MemoryPlan plan_memory(const EngineConfig& config, const MemoryDemand& demand,
   const auto free = static_cast<std::int64_t>(memory.free_bytes);
   const std::int64_t spare = static_cast<std::int64_t>(memory.total_bytes) / 100 * kSparePercent;
   const std::int64_t per_token = demand.token_bytes + demand.drafter_token_bytes;
-  const std::int64_t one = demand.max_model_len + 4 * kBlockSize;  // and what rounds run ahead
+  const std::int64_t one = demand.max_model_len + kSpareBlocks * kBlockSize;
   std::int64_t tokens = config.num_kv_blocks * kBlockSize;
   if (tokens == 0 && config.kv_cache_bytes > 0) tokens = config.kv_cache_bytes / per_token;
   if (tokens == 0)

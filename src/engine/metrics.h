@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 namespace coppice {
@@ -35,7 +34,8 @@ struct EngineMetrics {
   std::int64_t num_prefill_tokens = 0;  // rows computed, resumed sequences' included
   std::int64_t prefill_ns = 0;
 
-  std::int64_t num_requests = 0, num_finished = 0, num_preemptions = 0, num_not_finite = 0;
+  std::int64_t num_requests = 0, num_finished = 0, num_preemptions = 0;
+  std::int64_t num_not_finite = 0;  // requests that ended on NaN or infinity
   std::int64_t num_prefix_queries = 0, num_prefix_hits = 0, num_cached_tokens = 0;
 
   // Gauges
@@ -46,8 +46,5 @@ struct EngineMetrics {
   // Tokens a sequence gains per round (tau), the bonus included; 0 before the first round.
   double tokens_per_round() const;
 };
-
-// One line a verb: calls' time, share and mean per round.
-std::string describe_times(const EngineMetrics& metrics);
 
 }  // namespace coppice

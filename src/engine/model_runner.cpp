@@ -10,8 +10,6 @@ namespace {
 
 constexpr std::int64_t kDefaultNgramTokens = 8;
 constexpr std::int64_t kDefaultCacheBytes = std::int64_t{1} << 30;
-constexpr std::int32_t kMeasureGraph = 2;  // GraphKey::kind; rounds have 1, 3 and 4
-constexpr std::int64_t kSpareBlocks = 4;   // of a sequence, for what two rounds may touch
 
 }  // namespace
 
@@ -73,6 +71,30 @@ std::int64_t ModelRunner::max_nodes_of(const SpeculativeConfig& speculative) con
                                 fixed ? speculative.ddtree_budget : speculative.max_ddtree_budget);
 }
 
+RoundSizes ModelRunner::sizes_of(const SpeculativeConfig& speculative) const {
+  const bool tree = speculative.method == SpeculativeMethod::kDdtree || parts_.make_drafter;
+  const std::int64_t max_nodes =
+      tree ? max_nodes_of(speculative) : std::max<std::int64_t>(1, drafter_->max_depth());
+  const std::int64_t max_verify_rows =
+      std::max(config_.max_num_seqs,
+               std::min(config_.max_verify_rows, config_.max_num_seqs * (max_nodes + 1)));
+  const std::int64_t max_path = drafter_->max_depth() + 1;
+  const std::int64_t longest =
+      max_model_len_ + 2 * max_path + std::max(drafter_->lookahead(), max_nodes + 1);
+  return {.max_num_seqs = config_.max_num_seqs,
+          .max_rows = std::max(config_.max_num_batched_tokens, max_verify_rows),
+          .max_verify_rows = max_verify_rows,
+          .max_nodes = max_nodes,
+          .max_path = max_path,
+          .max_blocks = longest / kBlockSize + 1,
+          .num_buckets = kNumRowBuckets,
+          .max_outputs = config_.max_num_seqs + kMaxScoredRows,
+          .feature_size = has_drafter_model()
+                              ? std::ssize(parts_.drafter_model->config().target_layer_ids) *
+                                    parts_.model->config().hidden_size
+                              : 0};
+}
+
 void ModelRunner::set_speculative(const SpeculativeConfig& speculative) {
   Backend& backend = *parts_.backend;
   backend.synchronize();  // rounds whose results nobody wants may still run
@@ -80,34 +102,14 @@ void ModelRunner::set_speculative(const SpeculativeConfig& speculative) {
   round_.reset();
   results_ = nullptr;
   drafter_ = make_drafter(speculative);
-  const bool tree = speculative.method == SpeculativeMethod::kDdtree || parts_.make_drafter;
-  const std::int64_t max_nodes =
-      tree ? max_nodes_of(speculative) : std::max<std::int64_t>(1, drafter_->max_depth());
-  const std::int64_t feature_size =
-      has_drafter_model() ? std::ssize(parts_.drafter_model->config().target_layer_ids) *
-                                parts_.model->config().hidden_size
-                          : 0;
-  max_verify_rows_ =
-      std::max(config_.max_num_seqs,
-               std::min(config_.max_verify_rows, config_.max_num_seqs * (max_nodes + 1)));
-  const std::int64_t max_rows = std::max(config_.max_num_batched_tokens, max_verify_rows_);
-  RoundSizes sizes = {.max_num_seqs = config_.max_num_seqs,
-                      .max_rows = max_rows,
-                      .max_nodes = max_nodes,
-                      .max_path = drafter_->max_depth() + 1,
-                      .max_blocks = 0,
-                      .num_buckets = kNumRowBuckets,
-                      .max_outputs = config_.max_num_seqs + kMaxScoredRows,
-                      .feature_size = feature_size};
-  const std::int64_t look_ahead = std::max(drafter_->lookahead(), max_nodes + 1);
-  sizes.max_blocks = (max_model_len_ + 2 * sizes.max_path + look_ahead) / kBlockSize + 1;
+  const RoundSizes sizes = sizes_of(speculative);
   buffers_ = std::make_unique<RoundBuffers>(backend, sizes);
-  verifier_ =
-      std::make_unique<Verifier>(backend, *parts_.model, *cache_, max_rows,
-                                 std::max(max_verify_rows_, sizes.max_outputs), feature_size);
+  verifier_ = std::make_unique<Verifier>(backend, *parts_.model, *cache_, sizes.max_rows,
+                                         std::max(sizes.max_verify_rows, sizes.max_outputs),
+                                         sizes.feature_size);
   batch_builder_ = std::make_unique<BatchBuilder>(backend, *buffers_, *sampling_);
   if (has_drafter_model())
-    backlog_ = std::make_unique<ContextBacklog>(backend, feature_size, max_verify_rows_);
+    backlog_ = std::make_unique<ContextBacklog>(backend, sizes.feature_size, sizes.max_verify_rows);
   round_ = std::make_unique<DecodeRound>(RoundParts{.backend = backend,
                                                     .buffers = *buffers_,
                                                     .sampling = *sampling_,
@@ -269,8 +271,10 @@ double ModelRunner::measure_verify_ms(std::int64_t rows) {
     if (config_.enforce_eager)
       body();
     else
-      parts_.backend->run_graph(
-          {.kind = kMeasureGraph, .batch = 1, .rows = static_cast<std::int32_t>(rows)}, body);
+      parts_.backend->run_graph({.kind = static_cast<std::int32_t>(GraphKind::kMeasure),
+                                 .batch = 1,
+                                 .rows = static_cast<std::int32_t>(rows)},
+                                body);
     parts_.backend->synchronize();
     times.push_back(static_cast<double>(parts_.clock->now_ns() - start) / 1e6);
   }

@@ -19,8 +19,7 @@ class ModelRunner {
   ModelRunner(const EngineConfig& config, EngineParts parts, std::int64_t max_model_len);
 
   // Chunks of one provenance. Afterwards results() tell the first tokens of the chunks that sample.
-  // No round may be in flight.
-  // fill_masks is called with options.masked.
+  // fill_masks is called with options.masked. No round may be in flight.
   void prefill(std::span<const PrefillChunk> chunks, Provenance provenance, std::int64_t batch,
                const SampleOptions& options, const PrefillMaskSource& fill_masks);
   // Of the scored rows of the last prefill step, chunk by chunk: log-probability of the prompt
@@ -63,7 +62,7 @@ class ModelRunner {
   bool has_drafter_model() const { return parts_.drafter_model != nullptr; }
   std::int64_t num_blocks() const { return cache_->num_blocks(); }
   std::int64_t max_nodes() const { return buffers_->sizes().max_nodes; }
-  std::int64_t max_verify_rows() const { return max_verify_rows_; }
+  std::int64_t max_verify_rows() const { return buffers_->sizes().max_verify_rows; }
   std::int64_t max_path() const { return buffers_->sizes().max_path; }
   // Cache positions past the computed ones that two rounds may touch.
   std::int64_t reserve() const;
@@ -73,11 +72,12 @@ class ModelRunner {
   void score_prompt(const BatchBuilder::PrefillRows& rows, std::int64_t batch);
   std::unique_ptr<Drafter> make_drafter(const SpeculativeConfig& speculative);
   std::int64_t max_nodes_of(const SpeculativeConfig& speculative) const;
+  // With the drafter made.
+  RoundSizes sizes_of(const SpeculativeConfig& speculative) const;
 
   EngineConfig config_;
   EngineParts parts_;
   std::int64_t max_model_len_;
-  std::int64_t max_verify_rows_ = 0;
   std::unique_ptr<PagedKvCache> cache_, drafter_cache_;
   std::unique_ptr<Drafter> drafter_, no_drafter_;
   std::unique_ptr<SamplingState> sampling_;

@@ -10,14 +10,15 @@
 namespace coppice {
 
 struct RoundSizes {
-  std::int64_t max_num_seqs = 0;  // B
-  std::int64_t max_rows = 0;      // T: rows of the largest step
-  std::int64_t max_nodes = 0;     // of one tree, without its root
-  std::int64_t max_path = 0;      // nodes of one path, root included
-  std::int64_t max_blocks = 0;    // of one sequence's block table
-  std::int64_t num_buckets = 0;   // of the cost table
-  std::int64_t max_outputs = 0;   // rows of a prefill step whose logits are wanted
-  std::int64_t feature_size = 0;  // columns of the drafter's features; 0: none
+  std::int64_t max_num_seqs = 0;     // B
+  std::int64_t max_rows = 0;         // T: rows of the largest step
+  std::int64_t max_verify_rows = 0;  // of the largest decode step
+  std::int64_t max_nodes = 0;        // of one tree, without its root
+  std::int64_t max_path = 0;         // nodes of one path, root included
+  std::int64_t max_blocks = 0;       // of one sequence's block table
+  std::int64_t num_buckets = 0;      // of the cost table
+  std::int64_t max_outputs = 0;      // rows of a prefill step whose logits are wanted
+  std::int64_t feature_size = 0;     // columns of the drafter's features; 0: none
 };
 
 // What the host reads after a step. The same tensors exist on the device and, at the same offsets,
