@@ -96,7 +96,7 @@ void ChatClient::on_step(std::size_t index, const OutputStep& step, const Reques
 }
 
 void ChatClient::finish_choice(ChatChoice& choice, const OutputStep& step) const {
-  choice.finish_reason = finish_reason_of(step.end_reason);
+  choice.finish_reason = name_of(step.end_reason);
   choice.stop_reason = step.stop_reason;
   const bool cut = step.end_reason == EndReason::kLength && choice.call_open;
   if (choice.output.num_calls() > 0 && !cut) choice.finish_reason = "tool_calls";
@@ -205,11 +205,8 @@ void ChatClient::send_chunk(std::size_t index, Json delta, const OutputStep* ste
                              {"logprobs", Json()},
                              {"finish_reason", Json()}});
   if (step != nullptr && !step->logprobs.empty()) entry["logprobs"] = step_logprobs(*step);
-  if (step != nullptr && request_.common.return_token_ids) {
-    Json ids = Json::array();
-    for (const std::int32_t id : step->token_ids) ids.push_back(id);
-    entry["token_ids"] = std::move(ids);
-  }
+  if (step != nullptr && request_.common.return_token_ids)
+    entry["token_ids"] = token_ids_json(step->token_ids);
   if (last) {
     entry["finish_reason"] = choice.finish_reason;
     entry["stop_reason"] = choice.stop_reason;
@@ -252,11 +249,7 @@ void ChatClient::on_end() {
                                {"stop_reason", choice.stop_reason}});
     if (request_.common.sampling.logprobs)
       entry["logprobs"] = Json::object({{"content", choice.logprobs}});
-    if (request_.common.return_token_ids) {
-      Json ids = Json::array();
-      for (const std::int32_t id : choice.token_ids) ids.push_back(id);
-      entry["token_ids"] = std::move(ids);
-    }
+    if (request_.common.return_token_ids) entry["token_ids"] = token_ids_json(choice.token_ids);
     choices.push_back(std::move(entry));
   }
   Json body = answer("chat.completion");
@@ -264,11 +257,8 @@ void ChatClient::on_end() {
   body["usage"] = usage_json(usage_);
   if (context_.timings) body["timings"] = timings_json(last_stats_);
   if (request_.common.sampling.prompt_logprobs) body["prompt_logprobs"] = prompt_logprobs_;
-  if (request_.common.return_token_ids) {
-    Json ids = Json::array();
-    for (const std::int32_t id : prompt_.token_ids) ids.push_back(id);
-    body["prompt_token_ids"] = std::move(ids);
-  }
+  if (request_.common.return_token_ids)
+    body["prompt_token_ids"] = token_ids_json(prompt_.token_ids);
   send_json(*responder_, body);
 }
 
@@ -288,20 +278,8 @@ void answer_nothing(ChatClient& client, std::int64_t num_prompt_tokens) {
   client.on_end();
 }
 
-}  // namespace
-
-PreparedChat prepare_chat(const ApiContext& context, const Json& document) {
-  const ServedModel& model = *context.generation.model;
-  const JsonField body(document, "request body", ErrorKind::kInvalidArgument);
-  PreparedChat prepared{.request = parse_chat_request(body, model), .prompt = {}};
-  prepared.prompt = render_chat(prepared.request, model);
-  settle_length(prepared.request.common, prepared.prompt.token_ids, std::nullopt, model,
-                "messages");
-  return prepared;
-}
-
 // The grammar waits for the end of a thought, which nothing else may end.
-static StructuredOutput structured_output(const ChatPrompt& prompt, const ServedModel& model) {
+StructuredOutput structured_output(const ChatPrompt& prompt, const ServedModel& model) {
   StructuredOutput structured;
   if (!prompt.grammar || !prompt.output.in_reasoning) return structured;
   structured.start_token_id = model.tokenizer.added_token_id("</think>");
@@ -309,6 +287,17 @@ static StructuredOutput structured_output(const ChatPrompt& prompt, const Served
     if (const auto id = model.tokenizer.added_token_id(mark))
       structured.banned_before_start.push_back(*id);
   return structured;
+}
+
+}  // namespace
+
+PreparedChat prepare_chat(const ApiContext& context, const Json& document) {
+  const ServedModel& model = *context.generation.model;
+  PreparedChat prepared{.request = parse_chat_request(body_fields(document), model), .prompt = {}};
+  prepared.prompt = render_chat(prepared.request, model);
+  settle_length(prepared.request.common, prepared.prompt.token_ids, std::nullopt, model,
+                "messages");
+  return prepared;
 }
 
 std::vector<GenerationChoice> chat_choices(const PreparedChat& prepared, const ServedModel& model) {
@@ -346,10 +335,8 @@ void chat_completions(const ApiContext& context, const HttpRequest& request,
 void render_chat_completions(const ApiContext& context, const HttpRequest& request,
                              HttpResponder& responder) {
   const auto [chat, prompt] = prepare_chat(context, parse_body(request.body));
-  Json ids = Json::array();
-  for (const std::int32_t id : prompt.token_ids) ids.push_back(id);
   send_json(responder, Json::object({{"prompt", prompt.text},
-                                     {"prompt_token_ids", std::move(ids)},
+                                     {"prompt_token_ids", token_ids_json(prompt.token_ids)},
                                      {"num_tokens", std::ssize(prompt.token_ids)},
                                      {"max_tokens", chat.common.sampling.max_tokens}}));
 }

@@ -24,45 +24,35 @@ struct CompletionRequest {
   bool drops_output = false;  // max_tokens 0: the prompt's log-probabilities alone are wanted
 };
 
-std::vector<std::int32_t> checked_ids(const JsonField& field, const ServedModel& model) {
-  auto ids = field.as<std::vector<std::int32_t>>();
-  for (const std::int32_t id : ids)
-    if (id < 0 || id >= model.vocab_size)
-      field.fail("holds " + std::to_string(id) + ": must be token ids from 0 to " +
-                 std::to_string(model.vocab_size - 1));
-  return ids;
-}
-
-Prompt read_prompt(const JsonField& field, bool add_special, bool decode,
-                   const ServedModel& model) {
+Prompt read_prompt(const JsonField& field, bool decode, const ServedModel& model) {
   Prompt prompt;
   if (field.value().is_string()) {
     prompt.text = field.as<std::string>();
-    prompt.token_ids = model.tokenizer.encode(prompt.text, add_special);
+    // vLLM recognises control tokens in plain prompts.
+    prompt.token_ids = model.tokenizer.encode(prompt.text, true);
     return prompt;
   }
   if (!field.value().is_array()) field.fail("must be a string or token ids, or a list of those");
-  prompt.token_ids = checked_ids(field, model);
+  prompt.token_ids = token_ids_of(field, model);
   if (decode) prompt.text = model.tokenizer.decode(prompt.token_ids);
   return prompt;
 }
 
 std::vector<Prompt> read_prompts(const JsonField& body, bool echo, const ServedModel& model) {
   const JsonField field = body.at("prompt");
-  const bool special = true;  // vLLM recognises control tokens in plain prompts
   const bool is_list = field.value().is_array();
   const bool is_list_of_prompts =
       is_list && field.value().size() > 0 && !field.value().as_array()[0].is_number();
   std::vector<Prompt> prompts;
   if (is_list && field.value().size() == 0) field.fail("is empty");
   if (!is_list_of_prompts) {
-    prompts.push_back(read_prompt(field, special, echo, model));
+    prompts.push_back(read_prompt(field, echo, model));
     return prompts;
   }
   if (field.value().size() > kMaxPrompts)
     field.fail("holds more than " + std::to_string(kMaxPrompts) + " prompts");
   for (const JsonField& element : field.elements())
-    prompts.push_back(read_prompt(element, special, echo, model));
+    prompts.push_back(read_prompt(element, echo, model));
   return prompts;
 }
 
@@ -195,7 +185,7 @@ void CompletionClient::on_step(std::size_t index, const OutputStep& given,
   if (!step.logprobs.empty())
     append_lists(logprobs, choice.logprob_writer.add(step.token_ids, step.logprobs));
   if (step.end_reason != EndReason::kNone) {
-    choice.finish_reason = finish_reason_of(step.end_reason);
+    choice.finish_reason = name_of(step.end_reason);
     choice.stop_reason = step.stop_reason;
   }
   if (request_.common.stream) return stream_step(index, step, std::move(text), std::move(logprobs));
@@ -221,11 +211,7 @@ Json CompletionClient::entry_of(std::size_t index, std::string text, Json logpro
                              {"finish_reason", last ? Json(choice.finish_reason) : Json()},
                              {"stop_reason", last ? choice.stop_reason : Json()}});
   if (request_.returns_prompt_logprobs) entry["prompt_logprobs"] = choice.prompt_logprobs;
-  if (request_.common.return_token_ids) {
-    Json list = Json::array();
-    for (const std::int32_t id : ids) list.push_back(id);
-    entry["token_ids"] = std::move(list);
-  }
+  if (request_.common.return_token_ids) entry["token_ids"] = token_ids_json(ids);
   return entry;
 }
 
@@ -280,8 +266,8 @@ void answer_nothing(CompletionClient& client) {
 void completions(const ApiContext& context, const HttpRequest& request,
                  const std::shared_ptr<HttpResponder>& responder) {
   const Json document = parse_body(request.body);
-  const JsonField body(document, "request body", ErrorKind::kInvalidArgument);
-  CompletionRequest parsed = parse_completion_request(body, *context.generation.model);
+  CompletionRequest parsed =
+      parse_completion_request(body_fields(document), *context.generation.model);
   const CommonRequest common = parsed.common;
   std::vector<GenerationChoice> choices;
   for (std::size_t p = 0; p < parsed.prompts.size(); ++p) {

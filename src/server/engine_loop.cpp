@@ -26,6 +26,10 @@ const char* name_of(EngineState state) {
   return "?";
 }
 
+std::string EngineStatus::loading() const {
+  return "Loading model: " + phase + ", " + std::to_string(percent()) + " %";
+}
+
 // Requests inside the engine.
 struct EngineLoop::Live {
   struct Entry {
@@ -54,10 +58,8 @@ EngineLoop::~EngineLoop() {
 }
 
 void EngineLoop::require_open(std::int64_t count) const {
-  if (state_ == EngineState::kLoading) {
-    const int percent = static_cast<int>(progress_ * 100);
-    throw ApiError(503, "Loading model: " + phase_ + ", " + std::to_string(percent) + " %", "", 2);
-  }
+  if (state_ == EngineState::kLoading)
+    throw ApiError(503, EngineStatus{.phase = phase_, .progress = progress_}.loading(), "", 2);
   if (state_ == EngineState::kDraining || stopping_)
     throw ApiError(503, "the server is shutting down", "", 5);
   if (state_ == EngineState::kFailed) throw ApiError(503, "the engine has failed: " + failure_);
@@ -170,14 +172,14 @@ bool EngineLoop::load(const Loader& loader, const OnLoaded& on_loaded) {
       const std::lock_guard lock(mutex_);
       if (state_ == EngineState::kLoading) state_ = EngineState::kRunning;
     }
-    if (on_loaded) on_loaded(engine_.get(), nullptr);
+    if (on_loaded) on_loaded(nullptr);
   } catch (const std::exception& error) {
     {
       const std::lock_guard lock(mutex_);
       state_ = EngineState::kFailed;
       failure_ = error.what();
     }
-    if (on_loaded) on_loaded(nullptr, &error);
+    if (on_loaded) on_loaded(&error);
     return false;
   }
   return true;
@@ -219,9 +221,8 @@ void EngineLoop::serve() {
 void EngineLoop::start(Ticket ticket, Submission given) {
   auto submission = std::make_shared<Submission>(std::move(given));
   const auto on_output = [this, ticket, submission](const RequestOutput& output) {
-    const std::optional<std::int64_t> keep = submission->on_output(output);
-    if (keep) engine_->finish(output.id, *keep);
-    if (keep || output.end_reason != EndReason::kNone) end(ticket);
+    submission->on_output(output);
+    if (output.end_reason != EndReason::kNone) end(ticket);
   };
   try {
     const RequestId id = engine_->add_request(std::move(submission->request), on_output);

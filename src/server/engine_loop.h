@@ -7,7 +7,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,9 +22,7 @@ using Ticket = std::uint64_t;
 // cancel, nothing more is called.
 struct Submission {
   Request request;
-  // Returns how many output tokens to keep when a stop string ended the text: the request ends
-  // there.
-  std::function<std::optional<std::int64_t>(const RequestOutput&)> on_output;
+  std::function<void(const RequestOutput&)> on_output;
   std::function<void(const ApiError&)> on_failure;
 };
 
@@ -50,6 +47,9 @@ struct EngineStatus {
   bool stuck = false;          // work waits and the step takes too long
   EngineMetrics metrics;       // as of the last step or so
   bool ready() const { return state == EngineState::kRunning && !stuck; }
+  int percent() const { return static_cast<int>(progress * 100); }
+  // How far loading is, in a sentence.
+  std::string loading() const;
 };
 
 class EngineLoop {
@@ -57,7 +57,7 @@ class EngineLoop {
   // Loads whatever the caller needs beside the engine, too. Runs on the loop's thread.
   using Loader = std::function<std::unique_ptr<Engine>(const LoadProgress&)>;
   // Called once on the loop's thread, when requests are accepted (error is null) or never will be.
-  using OnLoaded = std::function<void(Engine* engine, const std::exception* error)>;
+  using OnLoaded = std::function<void(const std::exception* error)>;
 
   EngineLoop(EngineLoopOptions options, Loader loader, OnLoaded on_loaded = {});
   ~EngineLoop();  // fails what is left
@@ -70,8 +70,8 @@ class EngineLoop {
   // Ends requests whose client left; tickets that have ended already are ignored.
   void cancel(std::vector<Ticket> tickets);
 
-  // Ends a request after its first num_output_tokens, as Submission::on_output may: a stop string
-  // was found in their text. Ignored when it has ended already.
+  // Ends a request after its first num_output_tokens: a stop string was found in their text.
+  // Ignored when it has ended already.
   void finish(RequestId id, std::int64_t num_output_tokens);
 
   // Runs a function on the engine's thread between two steps; false when there is no engine.

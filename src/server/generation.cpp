@@ -19,10 +19,10 @@ class Run final : public OutputReceiver, public std::enable_shared_from_this<Run
     const auto self = shared_from_this();
     return {
         .request = std::move(choice.request),
-        .on_output = [self, index](const RequestOutput& output) -> std::optional<std::int64_t> {
-          self->context_.outputs->post(self, index, {output, SteadyClock().now_ns()});
-          return std::nullopt;
-        },
+        .on_output =
+            [self, index](const RequestOutput& output) {
+              self->context_.outputs->post(self, index, {output, SteadyClock().now_ns()});
+            },
         .on_failure =
             [self](const ApiError& error) { self->context_.outputs->post_failure(self, error); }};
   }
@@ -48,7 +48,7 @@ class Run final : public OutputReceiver, public std::enable_shared_from_this<Run
     RequestStats stats = output.stats;
     stats.num_output_tokens = choice.text.num_tokens();
     stats.end_ns = output.emitted_ns;
-    context_.metrics->observe_end(stats, choice.max_tokens, finish_reason_of(step.end_reason));
+    context_.metrics->observe_end(stats, choice.max_tokens, name_of(step.end_reason));
     if (step.end_reason == EndReason::kError)
       return receive_failure(ApiError(
           500,
@@ -149,10 +149,6 @@ Json timings_json(const RequestStats& stats) {
                        {"draft_n", stats.num_draft_tokens},
                        {"draft_n_accepted", stats.num_accepted_tokens},
                        {"rounds", stats.num_rounds}});
-}
-
-std::string finish_reason_of(EndReason reason) {
-  return name_of(reason);
 }
 
 void generate(const GenerationContext& context, std::vector<GenerationChoice> choices,

@@ -27,9 +27,6 @@ Json usage_json(const Usage& usage);
 // What the engine made of the whole request, llama.cpp's names.
 Json timings_json(const RequestStats& stats);
 
-// "stop", "length", "abort", "error".
-std::string finish_reason_of(EndReason reason);
-
 struct GenerationChoice {
   Request request;
   OutputTextOptions text;

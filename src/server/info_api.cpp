@@ -16,8 +16,7 @@ Json status_json(const EngineStatus& status) {
 std::string why_not_ready(const EngineStatus& status) {
   switch (status.state) {
     case EngineState::kLoading:
-      return "Loading model: " + status.phase + ", " +
-             std::to_string(static_cast<int>(status.progress * 100)) + " %";
+      return status.loading();
     case EngineState::kDraining:
       return "the server is shutting down; " + std::to_string(status.in_flight) +
              " requests are still running";
@@ -36,10 +35,21 @@ void refuse(const EngineStatus& status, HttpResponder& responder) {
       {{"code", 503}, {"message", why_not_ready(status)}, {"type", "unavailable_error"}});
   if (status.state == EngineState::kLoading) {
     error["phase"] = status.phase;
-    error["percent"] = static_cast<int>(status.progress * 100);
+    error["percent"] = status.percent();
   }
   body["error"] = std::move(error);
   responder.send(503, "application/json", write_json(body), {{"Retry-After", "2"}});
+}
+
+Json model_json(const ServedModel& model, const std::string& name) {
+  return Json::object({{"id", name},
+                       {"object", "model"},
+                       {"created", static_cast<std::int64_t>(model.created)},
+                       {"owned_by", "coppice"},
+                       {"root", model.root},
+                       {"parent", Json()},
+                       {"max_model_len", model.max_model_len},
+                       {"permission", Json::array()}});
 }
 
 }  // namespace
@@ -52,17 +62,6 @@ void health(const EngineStatus& status, HttpResponder& responder) {
 void health_live(const EngineStatus& status, HttpResponder& responder) {
   if (status.state == EngineState::kFailed || status.stuck) return refuse(status, responder);
   send_json(responder, status_json(status));
-}
-
-Json model_json(const ServedModel& model, const std::string& name) {
-  return Json::object({{"id", name},
-                       {"object", "model"},
-                       {"created", static_cast<std::int64_t>(model.created)},
-                       {"owned_by", "coppice"},
-                       {"root", model.root},
-                       {"parent", Json()},
-                       {"max_model_len", model.max_model_len},
-                       {"permission", Json::array()}});
 }
 
 void list_models(const ServedModel& model, HttpResponder& responder) {

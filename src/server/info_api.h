@@ -15,7 +15,6 @@ void health(const EngineStatus& status, HttpResponder& responder);
 // 200 unless the engine has failed or is stuck: what a liveness probe may restart.
 void health_live(const EngineStatus& status, HttpResponder& responder);
 
-Json model_json(const ServedModel& model, const std::string& name);
 void list_models(const ServedModel& model, HttpResponder& responder);
 // Throws ApiError 404.
 void get_model(const ServedModel& model, std::string_view name, HttpResponder& responder);

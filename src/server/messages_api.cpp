@@ -179,8 +179,7 @@ void messages(const ApiContext& context, const HttpRequest& request,
               const std::shared_ptr<HttpResponder>& responder) {
   try {
     const Json document = parse_body(request.body);
-    const Json chat = chat_body_of_messages(
-        JsonField(document, "request body", ErrorKind::kInvalidArgument), true);
+    const Json chat = chat_body_of_messages(body_fields(document), true);
     PreparedChat prepared = prepare_chat(context, chat);
     if (prepared.request.common.sampling.max_tokens == 0)
       throw ApiError(400, "max_tokens is 0: must be at least 1", "max_tokens");
@@ -198,8 +197,7 @@ void count_message_tokens(const ApiContext& context, const HttpRequest& request,
                           HttpResponder& responder) {
   try {
     const Json document = parse_body(request.body);
-    const Json chat = chat_body_of_messages(
-        JsonField(document, "request body", ErrorKind::kInvalidArgument), false);
+    const Json chat = chat_body_of_messages(body_fields(document), false);
     send_json(
         responder,
         Json::object({{"input_tokens", std::ssize(prepare_chat(context, chat).prompt.token_ids)}}));

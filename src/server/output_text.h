@@ -1,5 +1,5 @@
 // The tokens of one choice as text, while they come: characters completed, stop strings found, the
-// rest held back. Not thread-safe; used on the engine's thread.
+// rest held back. Not thread-safe.
 #pragma once
 
 #include <deque>

@@ -147,6 +147,25 @@ Json parse_body(const std::string& body) {
   return parse_json(body, "request body", {.error_kind = ErrorKind::kInvalidArgument});
 }
 
+JsonField body_fields(const Json& document) {
+  return {document, "request body", ErrorKind::kInvalidArgument};
+}
+
+std::vector<std::int32_t> token_ids_of(const JsonField& field, const ServedModel& model) {
+  auto ids = field.as<std::vector<std::int32_t>>();
+  for (const std::int32_t id : ids)
+    if (id < 0 || id >= model.vocab_size)
+      field.fail("holds " + std::to_string(id) + ": must be token ids from 0 to " +
+                 std::to_string(model.vocab_size - 1));
+  return ids;
+}
+
+Json token_ids_json(std::span<const std::int32_t> ids) {
+  Json list = Json::array();
+  for (const std::int32_t id : ids) list.push_back(id);
+  return list;
+}
+
 void check_model(const JsonField& body, const ServedModel& model) {
   const auto asked = body.find("model");
   if (!asked) return;

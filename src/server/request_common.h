@@ -40,6 +40,12 @@ struct CommonRequest {
 
 // The body as JSON, under a limit on nesting. Throws kInvalidArgument.
 Json parse_body(const std::string& body);
+// Its fields; `document` outlives them. Errors are kInvalidArgument naming the field.
+JsonField body_fields(const Json& document);
+
+// A list of ids of the model's vocabulary.
+std::vector<std::int32_t> token_ids_of(const JsonField& field, const ServedModel& model);
+Json token_ids_json(std::span<const std::int32_t> ids);
 
 // 404 unless the request names no model or one of ours.
 void check_model(const JsonField& body, const ServedModel& model);

@@ -221,8 +221,7 @@ Json echoed_settings(const Json& body) {
 void responses(const ApiContext& context, const HttpRequest& request,
                const std::shared_ptr<HttpResponder>& responder) {
   const Json document = parse_body(request.body);
-  const Json chat =
-      chat_body_of_response(JsonField(document, "request body", ErrorKind::kInvalidArgument));
+  const Json chat = chat_body_of_response(body_fields(document));
   const PreparedChat prepared = prepare_chat(context, chat);
   if (prepared.request.common.sampling.max_tokens == 0)
     throw ApiError(400, "max_output_tokens is 0: must be at least 1", "max_output_tokens");

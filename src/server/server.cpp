@@ -19,6 +19,8 @@
 namespace coppice {
 namespace {
 
+using Responder = std::shared_ptr<HttpResponder>;
+
 // FNV-1a, as eight hex digits.
 std::string short_hash(std::string_view text) {
   std::uint32_t hash = 2166136261u;
@@ -36,22 +38,20 @@ struct Server::Impl {
         router(options.router),
         loop(
             loop_options(options), [this](const LoadProgress& progress) { return load(progress); },
-            [this](Engine*, const std::exception* error) { loaded(error); }),
+            [this](const std::exception* error) { loaded(error); }),
         stats(options.loop.max_num_seqs) {
     add_info_routes();
     add_api_routes();
     documented_routes = router.route_names();
     add_missing_routes();
     add_web_routes(router);
-    http = std::make_unique<HttpServer>(
-        options.http,
-        [this](const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
-          if (options.log_requests)
-            log_info("Received request " + request.method + " " + request.path + " from " +
-                     request.remote_address + ", " + std::to_string(request.body.size()) +
-                     " bytes");
-          router.handle(request, responder);
-        });
+    http = std::make_unique<HttpServer>(options.http, [this](const HttpRequest& request,
+                                                             const Responder& responder) {
+      if (options.log_requests)
+        log_info("Received request " + request.method + " " + request.path + " from " +
+                 request.remote_address + ", " + std::to_string(request.body.size()) + " bytes");
+      router.handle(request, responder);
+    });
   }
 
   static EngineLoopOptions loop_options(const ServerOptions& options) {
@@ -83,7 +83,7 @@ struct Server::Impl {
   void add_info_routes();
   void add_api_routes();
   void add_missing_routes();
-  void reset_prefix_cache(const std::shared_ptr<HttpResponder>& responder);
+  void reset_prefix_cache(const Responder& responder);
 
   // The model, or ApiError 503 while it loads.
   std::shared_ptr<const ServedModel> require_model() const;
@@ -124,7 +124,9 @@ std::unique_ptr<Engine> Server::Impl::load(const LoadProgress& progress) {
     const std::lock_guard lock(mutex);
     grammars = std::move(service);
   }
-  fingerprint = "coppice-" + options.version + "-tp1-" + short_hash(served->description);
+  fingerprint = "coppice-" + options.version + "-tp" +
+                std::to_string(options.engine.tensor_parallel_size) + "-" +
+                short_hash(served->description);
   model.set(std::move(served));
   return engine;
 }
@@ -143,10 +145,7 @@ std::shared_ptr<const ServedModel> Server::Impl::require_model() const {
   const EngineStatus status = loop.status();
   if (status.state == EngineState::kFailed)
     throw ApiError(503, "the model could not be loaded: " + status.failure);
-  throw ApiError(503,
-                 "Loading model: " + status.phase + ", " +
-                     std::to_string(static_cast<int>(status.progress * 100)) + " %",
-                 "", 2);
+  throw ApiError(503, status.loading(), "", 2);
 }
 
 ApiContext Server::Impl::context() const {
@@ -162,104 +161,85 @@ ApiContext Server::Impl::context() const {
 }
 
 void Server::Impl::add_info_routes() {
-  using Responder = std::shared_ptr<HttpResponder>;
   const auto open = HttpRouter::Access::kOpen;
   const auto guarded = HttpRouter::Access::kGuarded;
+  const auto get = [this](const char* path, HttpRouter::Access access, auto answer) {
+    router.add("GET", path, access,
+               [answer](const HttpRequest&, std::string_view, const Responder& r) { answer(*r); });
+  };
   for (const char* path : {"/health", "/ping", "/health/ready", "/health_generate"})
-    router.add("GET", path, open, [this](const HttpRequest&, std::string_view, const Responder& r) {
-      health(loop.status(), *r);
-    });
-  router.add("GET", "/health/live", open,
-             [this](const HttpRequest&, std::string_view, const Responder& r) {
-               health_live(loop.status(), *r);
-             });
-  router.add("GET", "/openapi.json", guarded,
-             [this](const HttpRequest&, std::string_view, const Responder& r) {
-               send_json(*r, openapi_document(documented_routes, options.version));
-             });
-  router.add("GET", "/version", open,
-             [this](const HttpRequest&, std::string_view, const Responder& r) {
-               send_json(*r, Json::object({{"version", options.version}}));
-             });
-  router.add("GET", "/metrics", guarded,
-             [this](const HttpRequest&, std::string_view, const Responder& r) {
-               const auto served = model.get();
-               r->send(200, "text/plain; version=0.0.4; charset=utf-8",
-                       metrics.write(loop.status(), served ? served->name() : ""));
-             });
-  router.add("GET", "/load", guarded,
-             [this](const HttpRequest&, std::string_view, const Responder& r) {
-               send_json(*r, Json::object({{"server_load", loop.status().in_flight}}));
-             });
+    get(path, open, [this](HttpResponder& r) { health(loop.status(), r); });
+  get("/health/live", open, [this](HttpResponder& r) { health_live(loop.status(), r); });
+  get("/openapi.json", guarded, [this](HttpResponder& r) {
+    send_json(r, openapi_document(documented_routes, options.version));
+  });
+  get("/version", open, [this](HttpResponder& r) {
+    send_json(r, Json::object({{"version", options.version}}));
+  });
+  get("/metrics", guarded, [this](HttpResponder& r) {
+    const auto served = model.get();
+    r.send(200, "text/plain; version=0.0.4; charset=utf-8",
+           metrics.write(loop.status(), served ? served->name() : ""));
+  });
+  get("/load", guarded, [this](HttpResponder& r) {
+    send_json(r, Json::object({{"server_load", loop.status().in_flight}}));
+  });
   router.add("GET", "/v1/rounds", guarded,
              [this](const HttpRequest& request, std::string_view, const Responder& r) {
                live.answer(request, r);
              });
-  router.add("GET", "/v1/models", guarded,
-             [this](const HttpRequest&, std::string_view, const Responder& r) {
-               list_models(*require_model(), *r);
-             });
+  get("/v1/models", guarded, [this](HttpResponder& r) { list_models(*require_model(), r); });
   router.add("GET", "/v1/models/*", guarded,
              [this](const HttpRequest&, std::string_view name, const Responder& r) {
                get_model(*require_model(), name, *r);
              });
   for (const char* path : {"/server_info", "/get_server_info"})
-    router.add(
-        "GET", path, guarded, [this](const HttpRequest&, std::string_view, const Responder& r) {
-          const auto served = require_model();
-          server_info(
-              {.version = options.version, .fingerprint = fingerprint, .flags = options.flags},
-              *served, loop.status(), *r);
-        });
+    get(path, guarded, [this](HttpResponder& r) {
+      const auto served = require_model();
+      server_info({.version = options.version, .fingerprint = fingerprint, .flags = options.flags},
+                  *served, loop.status(), r);
+    });
 }
 
 void Server::Impl::add_api_routes() {
-  using Responder = std::shared_ptr<HttpResponder>;
-  const auto guarded = HttpRouter::Access::kGuarded;
-  router.add("POST", "/v1/chat/completions", guarded,
-             [this](const HttpRequest& request, std::string_view, const Responder& r) {
-               chat_completions(context(), request, r);
-             });
-  router.add("POST", "/v1/chat/completions/render", guarded,
-             [this](const HttpRequest& request, std::string_view, const Responder& r) {
-               render_chat_completions(context(), request, *r);
-             });
-  router.add("POST", "/v1/completions", guarded,
-             [this](const HttpRequest& request, std::string_view, const Responder& r) {
-               completions(context(), request, r);
-             });
-  router.add("POST", "/v1/responses", guarded,
-             [this](const HttpRequest& request, std::string_view, const Responder& r) {
-               responses(context(), request, r);
-             });
-  router.add("POST", "/v1/messages", guarded,
-             [this](const HttpRequest& request, std::string_view, const Responder& r) {
-               messages(context(), request, r);
-             });
-  router.add("POST", "/v1/messages/count_tokens", guarded,
-             [this](const HttpRequest& request, std::string_view, const Responder& r) {
-               count_message_tokens(context(), request, *r);
-             });
-  router.add("POST", "/tokenize", guarded,
-             [this](const HttpRequest& request, std::string_view, const Responder& r) {
-               tokenize(*require_model(), request, *r);
-             });
-  router.add("POST", "/detokenize", guarded,
-             [this](const HttpRequest& request, std::string_view, const Responder& r) {
-               detokenize(*require_model(), request, *r);
-             });
-  for (const char* path : {"/reset_prefix_cache", "/flush_cache"})
-    router.add("POST", path, guarded,
-               [this](const HttpRequest&, std::string_view, const Responder& r) {
-                 reset_prefix_cache(r);
+  const auto post = [this](const char* path, auto answer) {
+    router.add("POST", path, HttpRouter::Access::kGuarded,
+               [answer](const HttpRequest& request, std::string_view, const Responder& r) {
+                 answer(request, r);
                });
-  router.add("GET", "/tokenizer_info", guarded,
+  };
+  post("/v1/chat/completions", [this](const HttpRequest& request, const Responder& r) {
+    chat_completions(context(), request, r);
+  });
+  post("/v1/chat/completions/render", [this](const HttpRequest& request, const Responder& r) {
+    render_chat_completions(context(), request, *r);
+  });
+  post("/v1/completions", [this](const HttpRequest& request, const Responder& r) {
+    completions(context(), request, r);
+  });
+  post("/v1/responses", [this](const HttpRequest& request, const Responder& r) {
+    responses(context(), request, r);
+  });
+  post("/v1/messages",
+       [this](const HttpRequest& request, const Responder& r) { messages(context(), request, r); });
+  post("/v1/messages/count_tokens", [this](const HttpRequest& request, const Responder& r) {
+    count_message_tokens(context(), request, *r);
+  });
+  post("/tokenize", [this](const HttpRequest& request, const Responder& r) {
+    tokenize(*require_model(), request, *r);
+  });
+  post("/detokenize", [this](const HttpRequest& request, const Responder& r) {
+    detokenize(*require_model(), request, *r);
+  });
+  for (const char* path : {"/reset_prefix_cache", "/flush_cache"})
+    post(path, [this](const HttpRequest&, const Responder& r) { reset_prefix_cache(r); });
+  router.add("GET", "/tokenizer_info", HttpRouter::Access::kGuarded,
              [this](const HttpRequest&, std::string_view, const Responder& r) {
                tokenizer_info(*require_model(), *r);
              });
 }
 
-void Server::Impl::reset_prefix_cache(const std::shared_ptr<HttpResponder>& responder) {
+void Server::Impl::reset_prefix_cache(const Responder& responder) {
   const auto reset = [responder](Engine& engine) {
     engine.reset_prefix_cache();
     send_json(*responder, Json::object({{"success", true}}));

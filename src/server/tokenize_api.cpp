@@ -4,17 +4,9 @@
 #include "server/event_stream.h"
 
 namespace coppice {
-namespace {
-
-JsonField request_field(const Json& document) {
-  return {document, "request body", ErrorKind::kInvalidArgument};
-}
-
-}  // namespace
-
 void tokenize(const ServedModel& model, const HttpRequest& request, HttpResponder& responder) {
   const Json document = parse_body(request.body);
-  const JsonField body = request_field(document);
+  const JsonField body = body_fields(document);
   check_model(body, model);
   std::vector<std::int32_t> ids;
   if (body.has("messages")) {
@@ -25,28 +17,20 @@ void tokenize(const ServedModel& model, const HttpRequest& request, HttpResponde
     const auto text = body.get<std::string>(body.has("text") ? "text" : key);
     ids = model.tokenizer.encode(text, body.get<bool>("parse_special", true));
   }
-  Json tokens = Json::array(), texts = Json::array();
-  for (const std::int32_t id : ids) {
-    tokens.push_back(id);
-    texts.push_back(model.tokenizer.token_bytes(id));
-  }
+  Json texts = Json::array();
+  for (const std::int32_t id : ids) texts.push_back(model.tokenizer.token_bytes(id));
   const bool wants_texts = body.get<bool>("return_token_strs", false);
   send_json(responder, Json::object({{"count", std::ssize(ids)},
                                      {"max_model_len", model.max_model_len},
-                                     {"tokens", std::move(tokens)},
+                                     {"tokens", token_ids_json(ids)},
                                      {"token_strs", wants_texts ? std::move(texts) : Json()}}));
 }
 
 void detokenize(const ServedModel& model, const HttpRequest& request, HttpResponder& responder) {
   const Json document = parse_body(request.body);
-  const JsonField body = request_field(document);
+  const JsonField body = body_fields(document);
   check_model(body, model);
-  const JsonField tokens = body.at("tokens");
-  const auto ids = tokens.as<std::vector<std::int32_t>>();
-  for (const std::int32_t id : ids)
-    if (id < 0 || id >= model.vocab_size)
-      tokens.fail("holds " + std::to_string(id) + ": must be token ids from 0 to " +
-                  std::to_string(model.vocab_size - 1));
+  const auto ids = token_ids_of(body.at("tokens"), model);
   const std::string text =
       model.tokenizer.decode(ids, body.get<bool>("skip_special_tokens", false));
   send_json(responder, Json::object({{"prompt", text}, {"text", text}}));

@@ -60,10 +60,9 @@ Submission request(const std::shared_ptr<Seen>& seen, std::int64_t max_tokens) {
   submission.request.sampling.temperature = 0;
   submission.request.sampling.max_tokens = max_tokens;
   submission.request.sampling.ignore_eos = true;
-  submission.on_output = [seen](const RequestOutput& output) -> std::optional<std::int64_t> {
+  submission.on_output = [seen](const RequestOutput& output) {
     if (output.end_reason != EndReason::kNone) ++seen->ends;
     if (++seen->outputs == seen->hold_at) seen->let_go.wait(false);
-    return std::nullopt;
   };
   submission.on_failure = [seen](const ApiError& error) {
     ++seen->failures;
