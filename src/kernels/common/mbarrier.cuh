@@ -62,4 +62,19 @@ __device__ inline void mbarrier_wait(uint64_t* barrier, uint32_t parity) {
       : "memory");
 }
 
+// The same where another block of the cluster arrives: what it wrote before is visible then.
+__device__ __forceinline__ void mbarrier_wait_cluster(uint64_t* barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra finished;\n"
+      "bra again;\n"
+      "finished:\n"
+      "}\n" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+
 }  // namespace coppice::kernels

@@ -405,20 +405,6 @@ __device__ __forceinline__ void mla_single_arrive(uint64_t* barrier) {
                : "memory");
 }
 
-__device__ __forceinline__ void mla_single_wait(uint64_t* barrier, uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra finished;\n"
-      "bra again;\n"
-      "finished:\n"
-      "}\n" ::"r"(shared_address(barrier)),
-      "r"(parity)
-      : "memory");
-}
-
 __device__ __forceinline__ void mla_single_math(MlaSingleShared* sm, const MlaAttentionParams& p,
                                                 const MlaWorkspace& ws, int num_fragments, int rank,
                                                 float scale) {
@@ -440,13 +426,13 @@ __device__ __forceinline__ void mla_single_math(MlaSingleShared* sm, const MlaAt
       const int steps = at.turn_steps(), masked = tile.last_step - at.first_step - at.done;
       last = at.last_turn();
       const uint32_t phase = turn & 1;
-      if (turn > 0) mla_single_wait(&sm->free, phase ^ 1);
+      if (turn > 0) mbarrier_wait_cluster(&sm->free, phase ^ 1);
       const int step = rank + 2 * slot;
       if (step < steps)
         mla_single_scores(sm, shared_address(sm->tiles[slot]), rank,
                           shared_address(sm->scores[step]), sm->tile_full[slot], phase);
       mla_single_arrive(&sm->scores_full);
-      mla_single_wait(&sm->scores_full, phase);
+      mbarrier_wait_cluster(&sm->scores_full, phase);
       mla_single_softmax(sm, row, steps, masked, keys_end, scale);
       for (int i = 0; i < 4; i++)  // pieces of this block's columns
         mbarrier_wait(&sm->tile_full[i / 2][2 * rank + i % 2], phase);

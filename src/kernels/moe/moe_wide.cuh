@@ -30,7 +30,7 @@ namespace coppice::kernels {
 
 inline constexpr int kWideWarps = 8;  // that multiply, one cell of an item each
 inline constexpr int kWideWeightWarp = 8, kWideInputWarp = 9, kWideInputWarps = 2;
-inline constexpr int kWideReleaseWarp = 11;
+inline constexpr int kWideAnnounceWarp = kWideInputWarp + kWideInputWarps;
 inline constexpr int kWideSumWarp = 12, kWideSumThreads = 128;
 inline constexpr int kWideThreads = 512;
 inline constexpr int kWideClaims = 4;
@@ -558,7 +558,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     release_registers<72>();
     if (warp == kWideWeightWarp) {
       if (threadIdx.x % 32 == 0) produce_wide_weights(p, maps, shared, schedule);
-    } else if (warp < kWideInputWarp + kWideInputWarps) {
+    } else if (warp < kWideAnnounceWarp) {
       produce_wide_rows<kColumns>(p, shared, schedule);
     } else {
       announce_wide_items(p, shared, schedule);
