@@ -105,12 +105,14 @@ constexpr int kAnswerTokens = testing::kSanitized ? 40 : 300;
 TEST_F(LiveFeedTest, StreamsRoundsWhileSomebodyListensAndEndsWithTheServer) {
   const auto server = testing::start_tiny(testing::tiny_options());
   OpenRequest listener(server->port(), "GET", "/v1/rounds", "", kListen);
-  ASSERT_TRUE(listener.wait_for("data: "));
+  // The first event is of now, the second of the first tick: from there on rounds are watched.
+  ASSERT_TRUE(listener.wait_for("data: ", 2));
   OpenRequest answers(server->port(), "POST", "/v1/completions",
                       R"({"prompt":"def f","n":2,"ignore_eos":true,"max_tokens":)" +
                           std::to_string(kAnswerTokens) + "}");
   EXPECT_TRUE(listener.wait_for("\"nodes\":["));
   EXPECT_EQ(answers.finish().status, 200);
+  EXPECT_TRUE(listener.wait_for("\"finished\":2"));
   EXPECT_TRUE(server->drain(testing::kPatience)) << "the listener held up the shutdown";
   const Answer answer = listener.finish();
   EXPECT_NE(answer.head.find("text/event-stream"), std::string::npos);

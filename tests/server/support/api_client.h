@@ -60,10 +60,14 @@ class OpenRequest {
   OpenRequest(const OpenRequest&) = delete;
   OpenRequest& operator=(const OpenRequest&) = delete;
 
-  // Reads until `text` has come, or the end; false at the end.
-  bool wait_for(const std::string& text) {
-    while (received_.find(text) == std::string::npos)
-      if (!read_some()) return false;
+  // Reads until `text` has come so many times, or the end; false at the end.
+  bool wait_for(const std::string& text, int times = 1) {
+    for (std::size_t at = 0; times > 0; --times, at += text.size()) {
+      std::size_t found = 0;
+      while ((found = received_.find(text, at)) == std::string::npos)
+        if (!read_some()) return false;
+      at = found;
+    }
     return true;
   }
   Answer finish() {
