@@ -66,11 +66,37 @@ bool equal_constant_time(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  std::transform(lower.begin(), lower.end(), lower.begin(), ascii_lower);
+  return lower;
+}
+
+// 127.x.x.x in digits: a name like 127.0.0.1.example.com resolves to whatever its owner wants.
+bool is_loopback_address(std::string_view host) {
+  return host.starts_with("127.") && host.find_first_not_of("0123456789.") == host.npos;
+}
+
 std::string_view presented_key(const HttpRequest& request) {
-  constexpr std::string_view kBearer = "Bearer ";
+  constexpr std::string_view kBearer = "bearer ";
   const std::string_view authorization = request.header("authorization");
-  if (authorization.starts_with(kBearer)) return authorization.substr(kBearer.size());
+  if (lower_case(authorization.substr(0, kBearer.size())) == kBearer)
+    return authorization.substr(kBearer.size());
   return request.header("x-api-key");
+}
+
+// Every header that the page asks for: clients add their own (the OpenAI SDK's x-stainless-...).
+std::string allowed_headers(const HttpRequest& request) {
+  const std::string_view asked = request.header("access-control-request-headers");
+  const auto fits_a_list = [](char c) {
+    const char lower = ascii_lower(c);
+    return (lower >= 'a' && lower <= 'z') || (c >= '0' && c <= '9') ||
+           std::string_view("-_, ").find(c) != std::string_view::npos;
+  };
+  if (asked.empty() || !std::all_of(asked.begin(), asked.end(), fits_a_list))
+    return "authorization, content-type, x-api-key, x-request-id, traceparent, "
+           "anthropic-version, anthropic-beta";
+  return std::string(asked);
 }
 
 }  // namespace
@@ -114,9 +140,9 @@ bool HttpRouter::authorized(const HttpRequest& request) const {
 bool HttpRouter::host_allowed(const HttpRequest& request) const {
   if (!options_.check_loopback_host) return true;
   std::string_view host = request.header("host");
-  if (host.starts_with('[')) return host.starts_with("[::1]");
+  if (host.starts_with('[')) return host.substr(0, host.find(']') + 1) == "[::1]";
   host = host.substr(0, host.find(':'));
-  return host.empty() || host == "localhost" || host.starts_with("127.");
+  return host.empty() || lower_case(host) == "localhost" || is_loopback_address(host);
 }
 
 HttpHeaders HttpRouter::common_headers(const HttpRequest& request) const {
@@ -154,10 +180,11 @@ void HttpRouter::handle(const HttpRequest& request,
   if (request.method == "OPTIONS" && !request.header("origin").empty())
     return responder->send(204, "", "",
                            {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
-                            {"Access-Control-Allow-Headers",
-                             "authorization, content-type, x-api-key, x-request-id, traceparent, "
-                             "anthropic-version, anthropic-beta"},
+                            {"Access-Control-Allow-Headers", allowed_headers(request)},
                             {"Access-Control-Max-Age", "600"}});
+  if (const std::string_view coding = request.header("content-encoding");
+      !coding.empty() && lower_case(coding) != "identity")
+    return refuse(415, "Content-Encoding: bodies are read as they are, without compression");
   std::string allowed_methods;
   for (const Route& route : routes_) {
     const std::optional<std::string_view> tail = match(route.pattern, request.path);

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <boost/asio.hpp>
 #include <boost/beast/core.hpp>
@@ -33,10 +34,11 @@ class Outbox final : public HttpResponder {
  public:
   // wake: there is something to send. cut: too much waits for the client.
   Outbox(asio::any_io_executor executor, std::function<void()> wake, std::function<void()> cut,
-         bool keep_alive, bool chunked, std::size_t max_buffered)
+         bool head_only, bool keep_alive, bool chunked, std::size_t max_buffered)
       : executor_(std::move(executor)),
         wake_(std::move(wake)),
         cut_(std::move(cut)),
+        head_only_(head_only),
         keep_alive_(keep_alive),
         chunked_(chunked),
         max_buffered_(max_buffered) {}
@@ -47,15 +49,15 @@ class Outbox final : public HttpResponder {
       write("data: " + body + "\n\n");
       return end();
     }
-    push(response_head(status, content_type, headers, keep_alive_, BodyFraming::kLength,
-                       body.size()) +
-             body,
-         true);
+    std::string bytes = response_head(status, content_type, headers, keep_alive_,
+                                      BodyFraming::kLength, body.size());
+    if (!head_only_) bytes += body;
+    push(bytes, true);
   }
   void begin_stream(int status, std::string_view content_type,
                     const HttpHeaders& headers) override {
     if (stream_begun()) return;
-    push(stream_head(status, content_type, headers), false);
+    push(stream_head(status, content_type, headers), head_only_);
   }
   void keep_alive_with(std::string_view content_type, const HttpHeaders& headers,
                        std::string comment) override {
@@ -149,6 +151,7 @@ class Outbox final : public HttpResponder {
 
   asio::any_io_executor executor_;
   std::function<void()> wake_, cut_;
+  const bool head_only_;  // HEAD: what GET would answer, without the body
   const bool keep_alive_;
   const bool chunked_;
   const std::size_t max_buffered_;
@@ -164,10 +167,21 @@ class Outbox final : public HttpResponder {
   std::function<void()> on_disconnect_;
 };
 
+// "http://host/path", as a client writes it to a proxy: the path, and the host into `authority`.
+std::string without_authority(std::string target, std::string& authority) {
+  const std::size_t scheme = target.find("://");
+  if (target.starts_with('/') || scheme == std::string::npos) return target;
+  const std::size_t path = target.find_first_of("/?", scheme + 3);
+  authority = target.substr(scheme + 3, path == std::string::npos ? path : path - scheme - 3);
+  if (path == std::string::npos) return "/";
+  return target[path] == '/' ? target.substr(path) : "/" + target.substr(path);
+}
+
 HttpRequest to_request(http::request<http::string_body>&& message, std::string remote) {
   HttpRequest request;
   request.method = std::string(message.method_string());
-  const std::string target(message.target());
+  std::string authority;
+  const std::string target = without_authority(std::string(message.target()), authority);
   const std::size_t question = target.find('?');
   request.path = percent_decode(std::string_view(target).substr(0, question));
   if (question != std::string::npos) request.query = target.substr(question + 1);
@@ -176,6 +190,7 @@ HttpRequest to_request(http::request<http::string_body>&& message, std::string r
     std::transform(name.begin(), name.end(), name.begin(), ascii_lower);
     request.headers.insert_or_assign(std::move(name), std::string(field.value()));
   }
+  if (!authority.empty()) request.headers["host"] = authority;
   request.body = std::move(message.body());
   request.remote_address = std::move(remote);
   return request;
@@ -245,6 +260,8 @@ class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connect
   awaitable<bool> send_all(std::shared_ptr<Outbox> outbox);
   awaitable<void> watch_for_end(std::shared_ptr<Outbox> outbox);
   awaitable<void> refuse(int status, std::string message);
+  awaitable<void> refuse_malformed(beast::error_code error);
+  awaitable<void> let_client_finish();
 
   Impl* const server_;
   beast::tcp_stream stream_;
@@ -268,15 +285,10 @@ awaitable<void> HttpServer::Impl::Connection::run() {
                                std::to_string(limits.max_header_bytes) + " bytes");
       co_return;
     }
-    if (header_error &&
-        header_error.category() == http::make_error_code(http::error::bad_method).category() &&
-        header_error != http::error::end_of_stream &&
-        header_error != http::error::partial_message) {
-      co_await refuse(header_error == http::error::body_limit ? 413 : 400,
-                      "malformed HTTP request: " + header_error.message());
+    if (header_error) {
+      co_await refuse_malformed(header_error);
       co_return;
     }
-    if (header_error) co_return;
     busy_ = true;
     if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {
       static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -284,12 +296,10 @@ awaitable<void> HttpServer::Impl::Connection::run() {
     }
     stream_.expires_after(limits.read_timeout);
     auto [body_error, body_bytes] = co_await http::async_read(stream_, buffer_, parser, kAwait);
-    if (body_error == http::error::body_limit) {
-      co_await refuse(413, "the request's body is larger than " +
-                               std::to_string(limits.max_body_bytes) + " bytes");
+    if (body_error) {
+      co_await refuse_malformed(body_error);
       co_return;
     }
-    if (body_error) co_return;
     if (!co_await answer(parser.release())) co_return;
     busy_ = false;
     first = false;
@@ -297,6 +307,7 @@ awaitable<void> HttpServer::Impl::Connection::run() {
 }
 
 awaitable<bool> HttpServer::Impl::Connection::answer(http::request<http::string_body> message) {
+  const bool head_only = message.method() == http::verb::head;
   const bool keep_alive = message.keep_alive() && !server_->draining;
   const bool chunked = message.version() >= 11;
   beast::error_code ignored;
@@ -309,13 +320,14 @@ awaitable<bool> HttpServer::Impl::Connection::answer(http::request<http::string_
       [self = weak_from_this()] {
         if (const auto connection = self.lock()) connection->cut();
       },
-      keep_alive, chunked, server_->options.max_buffered_bytes);
+      head_only, keep_alive, chunked, server_->options.max_buffered_bytes);
   // However this coroutine ends, by the server's destruction too.
   const std::shared_ptr<void> let_go(nullptr, [outbox](void*) { outbox->delivered(); });
   asio::co_spawn(stream_.get_executor(), watch_for_end(outbox), asio::detached);
   server_->handler(to_request(std::move(message), remote), outbox);
   const bool sent = co_await send_all(outbox);
   if (sent) {
+    if (head_only) outbox->client_left();  // of a stream that has no more than its head
     outbox->delivered();
     stream_.socket().cancel(ignored);  // ends watch_for_end
   } else {
@@ -373,6 +385,31 @@ awaitable<void> HttpServer::Impl::Connection::refuse(int status, std::string mes
   co_await asio::async_write(stream_, asio::buffer(bytes), kAwait);
   beast::error_code ignored;
   stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
+  co_await let_client_finish();
+}
+
+// What cannot be read as a request; a client that left or was too slow gets no answer.
+awaitable<void> HttpServer::Impl::Connection::refuse_malformed(beast::error_code error) {
+  if (error == http::error::body_limit) {
+    co_await refuse(413, "the request's body is larger than " +
+                             std::to_string(server_->options.max_body_bytes) + " bytes");
+  } else if (error.category() == http::make_error_code(http::error::bad_method).category() &&
+             error != http::error::end_of_stream && error != http::error::partial_message) {
+    co_await refuse(400, "malformed HTTP request: " + error.message());
+  }
+}
+
+// Reads on for a while: a socket closed with bytes unread is reset, and a client that is still
+// sending its body would lose the answer.
+awaitable<void> HttpServer::Impl::Connection::let_client_finish() {
+  busy_ = false;  // a server that drains need not wait for it
+  constexpr std::chrono::seconds kPatience{5};
+  std::array<char, 16384> bytes{};
+  stream_.expires_after(kPatience);
+  while (true) {
+    const auto [error, count] = co_await stream_.async_read_some(asio::buffer(bytes), kAwait);
+    if (error) co_return;
+  }
 }
 
 void HttpServer::Impl::listen() {

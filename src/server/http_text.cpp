@@ -27,6 +27,8 @@ std::string_view http_reason(int status) {
       return "Request Timeout";
     case 413:
       return "Payload Too Large";
+    case 415:
+      return "Unsupported Media Type";
     case 422:
       return "Unprocessable Entity";
     case 429:
@@ -58,7 +60,8 @@ std::string response_head(int status, std::string_view content_type, const HttpH
     head += content_type;
   }
   for (const auto& [name, value] : headers) head += "\r\n" + name + ": " + value;
-  if (framing == BodyFraming::kLength) head += "\r\nContent-Length: " + std::to_string(body_size);
+  if (framing == BodyFraming::kLength && status != 204)  // 204 has no body to count
+    head += "\r\nContent-Length: " + std::to_string(body_size);
   if (framing == BodyFraming::kChunked) head += "\r\nTransfer-Encoding: chunked";
   head += keep_alive ? "\r\nConnection: keep-alive" : "\r\nConnection: close";
   return head + "\r\n\r\n";

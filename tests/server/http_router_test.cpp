@@ -84,6 +84,8 @@ TEST(HttpRouterTest, GuardedRoutesWantAKey) {
   EXPECT_EQ(ask(router, "GET", "/v1/models/a", {{"authorization", "Bearer secretsecret"}})->status,
             401);
   EXPECT_EQ(ask(router, "GET", "/v1/models/a", {{"authorization", "Bearer second"}})->status, 200);
+  EXPECT_EQ(ask(router, "GET", "/v1/models/a", {{"authorization", "bearer second"}})->status, 200);
+  EXPECT_EQ(ask(router, "GET", "/v1/models/a", {{"authorization", "Basic second"}})->status, 401);
   EXPECT_EQ(ask(router, "GET", "/v1/models/a", {{"x-api-key", "secret"}})->status, 200);
 }
 
@@ -100,7 +102,29 @@ TEST(HttpRouterTest, CorsRequestIdsAndLoopbackHosts) {
       "");
   EXPECT_EQ(ask(router, "OPTIONS", "/v1/fail", {{"origin", "http://a"}})->status, 204);
   EXPECT_EQ(ask(router, "GET", "/health", {{"host", "127.0.0.1:8000"}})->status, 200);
-  EXPECT_EQ(ask(router, "GET", "/health", {{"host", "evil.example"}})->status, 403);
+  EXPECT_EQ(ask(router, "GET", "/health", {{"host", "LocalHost:8000"}})->status, 200);
+  EXPECT_EQ(ask(router, "GET", "/health", {{"host", "[::1]:8000"}})->status, 200);
+  for (const char* other :
+       {"evil.example", "127.0.0.1.evil.example", "127.evil.example:8000", "[::11]"})
+    EXPECT_EQ(ask(router, "GET", "/health", {{"host", other}})->status, 403) << other;
+}
+
+TEST(HttpRouterTest, APageMaySendTheHeadersOfItsClient) {
+  const HttpRouter router = test_router();
+  const auto allowed = [&](const std::string& asked) {
+    return ask(router, "OPTIONS", "/v1/fail",
+               {{"origin", "http://a"}, {"access-control-request-headers", asked}})
+        ->header("Access-Control-Allow-Headers");
+  };
+  EXPECT_EQ(allowed("authorization, x-stainless-os"), "authorization, x-stainless-os");
+  EXPECT_EQ(allowed("a\r\nEvil: 1").find("Evil"), std::string::npos);
+  EXPECT_NE(allowed("").find("authorization"), std::string::npos);
+}
+
+TEST(HttpRouterTest, CompressedBodiesAreRefusedByName) {
+  const HttpRouter router = test_router();
+  EXPECT_EQ(ask(router, "POST", "/v1/fail", {{"content-encoding", "gzip"}})->status, 415);
+  EXPECT_EQ(ask(router, "POST", "/v1/fail", {{"content-encoding", "Identity"}})->status, 501);
 }
 
 }  // namespace

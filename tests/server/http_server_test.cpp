@@ -196,6 +196,56 @@ TEST(HttpServerTest, RefusesBadInputWithOneLine) {
   EXPECT_NE(headers.read_to_end().find("431"), std::string::npos);
 }
 
+TEST(HttpServerTest, HeadHasNoBodyAndLeavesTheConnectionInOrder) {
+  std::atomic<bool> left{false};
+  HttpServer server(any_port(), [&](const HttpRequest& request, const auto& responder) {
+    if (request.path == "/stream") {
+      responder->begin_stream(200, "text/event-stream");
+      responder->on_disconnect([&] { left = true; });
+      return;
+    }
+    responder->send(200, "text/plain", "twelve bytes");
+  });
+  Client client(server.port());
+  client.send("HEAD / HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_NE(client.read_until("\r\n\r\n").find("Content-Length: 12\r\n"), std::string::npos);
+  EXPECT_TRUE(client.read_until("\r\n\r\n").starts_with("HTTP/1.1 200 OK"));
+  EXPECT_EQ(client.read_until("bytes"), "twelve bytes");
+  // A stream ends with its head, and whoever would write to it hears of that.
+  client.send("HEAD /stream HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.read_until("\r\n\r\n");
+  EXPECT_TRUE(client.read_until("bytes").ends_with("twelve bytes"));
+  EXPECT_TRUE(left);
+}
+
+TEST(HttpServerTest, BrokenAndTooLargeBodiesAreAnswered) {
+  HttpServer server(any_port(), [](const HttpRequest&, const auto& responder) {
+    responder->send(200, "text/plain", "ok");
+  });
+  Client chunks(server.port());
+  chunks.send("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n");
+  EXPECT_NE(chunks.read_until("}").find("400 Bad Request"), std::string::npos);
+  // The whole body is under way before the client reads: nothing of the answer may be lost.
+  Client large(server.port());
+  large.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 8000000\r\n\r\n");
+  for (int i = 0; i < 80; ++i) large.send(std::string(100'000, 'a'));
+  const std::string answer = large.read_until("}");
+  EXPECT_NE(answer.find("413 Payload Too Large"), std::string::npos);
+  EXPECT_NE(answer.find("larger than 1000 bytes"), std::string::npos);
+}
+
+TEST(HttpServerTest, TakesTheFormOfAProxysRequest) {
+  HttpServer server(any_port(), [](const HttpRequest& request, const auto& responder) {
+    responder->send(200, "text/plain",
+                    request.path + " " + request.query + " " + std::string(request.header("host")));
+  });
+  Client client(server.port());
+  client.send("GET http://a.b:80/c?d=e HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_TRUE(client.read_until("a.b:80").ends_with("/c d=e a.b:80"));
+  client.send("GET http://a.b HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_TRUE(client.read_until("a.b").ends_with("/  a.b"));
+}
+
 TEST(HttpServerTest, DrainsRunningResponsesAndRefusesNewOnes) {
   std::shared_ptr<HttpResponder> running;
   HttpServer server(any_port(), [&](const HttpRequest&, std::shared_ptr<HttpResponder> responder) {
