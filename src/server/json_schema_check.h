@@ -14,4 +14,8 @@ inline constexpr std::int64_t kMaxSchemaCount = 10'000;  // minLength, maxItems 
 // as anyOf.
 void check_json_schema(const JsonField& schema, bool lenient);
 
+// The schema with patterns in ASCII, the form in which the grammar keeps them from breaking the
+// JSON string around them, and without patterns and formats that would break it all the same.
+Json with_json_patterns(const Json& schema);
+
 }  // namespace coppice

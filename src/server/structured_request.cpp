@@ -18,12 +18,12 @@ GrammarRequest request_of(Kind kind, std::string text, const JsonField& field) {
 GrammarRequest schema_request(const JsonField& field) {
   if (!field.value().is_string()) {
     check_json_schema(field, false);
-    return request_of(Kind::kJsonSchema, write_json(field.value()), field);
+    return request_of(Kind::kJsonSchema, write_json(with_json_patterns(field.value())), field);
   }
   const Json parsed = parse_json(field.value().as_string(), field.path(),
                                  {.error_kind = ErrorKind::kInvalidArgument});
   check_json_schema(JsonField(parsed, field.path(), ErrorKind::kInvalidArgument), false);
-  return request_of(Kind::kJsonSchema, write_json(parsed), field);
+  return request_of(Kind::kJsonSchema, write_json(with_json_patterns(parsed)), field);
 }
 
 GrammarRequest regex_request(const JsonField& field) {

@@ -54,7 +54,7 @@ std::vector<Tool> callable_tools(const ToolRules& rules, const Json& tools) {
       } catch (const Error& error) {
         throw ApiError(400, error.what(), place);
       }
-      entry.parameters = given->value();
+      entry.parameters = with_json_patterns(given->value());
     }
     list.push_back(std::move(entry));
   }

@@ -361,5 +361,19 @@ TEST_F(StructuredOutputTest, ThePrefixCacheCanBeReset) {
   EXPECT_GT(cached(), 0);
 }
 
+// A pattern with letters beyond ASCII, and a model that wants to write quotes where any character
+// may come.
+TEST_F(StructuredOutputTest, PatternsLeaveTheJsonStringWhole) {
+  need_grammars();
+  const Json tokens = post("/tokenize", R"({"prompt":"\""})").json();
+  const std::string quote = std::to_string(dig(tokens, "tokens", 0).as_int());
+  const std::string text = completed(R"("guided_json":{"type":"string","pattern":"^é.{3}$"},)"
+                                     R"("max_tokens":40,"logit_bias":{")" +
+                                     quote + R"(":100})");
+  EXPECT_NO_THROW(EXPECT_TRUE(parse_json(text, "answer").as_string().starts_with("é"))) << text;
+  EXPECT_EQ(complete(R"("guided_json":{"type":"string","pattern":"^\"x\"$"})").status, 400);
+  EXPECT_EQ(complete(R"("guided_json":{"type":"object","required":["z"]})").status, 400);
+}
+
 }  // namespace
 }  // namespace coppice
