@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "io/model_path.h"
 #include "model/load_model.h"
-#include "parse_flags.h"
 #include "planner/judge.h"
 #include "planner/round_file.h"
 #include "verbs.h"

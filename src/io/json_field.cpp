@@ -1,5 +1,7 @@
 #include "io/json_field.h"
 
+#include <cmath>
+
 #include "io/mapped_file.h"
 
 namespace coppice {
@@ -56,6 +58,13 @@ std::vector<std::pair<std::string, JsonField>> JsonField::members() const {
 }
 
 std::int64_t JsonField::as_int_between(std::int64_t lowest, std::int64_t highest) const {
+  // 16.0 is an integer too, and what some languages write. Beyond 2^53 a double may not be exact.
+  constexpr double kExact = 9007199254740992.0;
+  if (value_->kind() == Json::Kind::kDouble && std::abs(value_->as_double()) <= kExact &&
+      std::trunc(value_->as_double()) == value_->as_double()) {
+    const Json whole(static_cast<std::int64_t>(value_->as_double()));
+    return child(whole, path_).as_int_between(lowest, highest);
+  }
   if (!value_->is_integer())
     fail(std::string("expected an integer, found ") + name_of(value_->kind()));
   if (value_->kind() == Json::Kind::kUint || value_->as_int() < lowest ||

@@ -22,6 +22,13 @@ std::string named_field(std::string_view message) {
 
 }  // namespace
 
+std::string ApiError::one_line(std::string message) {
+  constexpr std::string_view kEnds{"\n\r\0", 3};
+  for (std::size_t at = 0; (at = message.find_first_of(kEnds, at)) != std::string::npos; at += 2)
+    message.replace(at, 1, message[at] == '\n' ? "\\n" : message[at] == '\r' ? "\\r" : "\\0");
+  return message;
+}
+
 ApiError to_api_error(const std::exception& error) {
   if (const auto* api = dynamic_cast<const ApiError*>(&error)) return *api;
   if (const auto* known = dynamic_cast<const Error*>(&error)) {

@@ -11,7 +11,7 @@ class ApiError : public Error {
  public:
   // param: path of the request field, or "". retry_after_s above 0 becomes a Retry-After header.
   ApiError(int status, const std::string& message, std::string param = "", int retry_after_s = 0)
-      : Error(kind_of(status), message),
+      : Error(kind_of(status), one_line(message)),
         status_(status),
         param_(std::move(param)),
         retry_after_s_(retry_after_s) {}
@@ -21,6 +21,9 @@ class ApiError : public Error {
   int retry_after_s() const { return retry_after_s_; }
 
  private:
+  // What a request brought into the message may hold line ends and zeros.
+  static std::string one_line(std::string message);
+
   static ErrorKind kind_of(int status) {
     if (status == 404) return ErrorKind::kNotFound;
     if (status == 501) return ErrorKind::kUnsupported;

@@ -39,8 +39,7 @@ Json normalized_content(const JsonField& content) {
   return parts;
 }
 
-Json normalized_call(const JsonField& call) {
-  const JsonField function = call.at("function");
+Json normalized_call(const JsonField& call, const JsonField& function) {
   const auto name = function.get<std::string>("name");
   if (name.empty()) function.at("name").fail("is empty");
   Json arguments = Json("{}");
@@ -73,8 +72,11 @@ Json normalized_message(const JsonField& message) {
   }
   if (const auto calls = message.find("tool_calls")) {
     Json list = Json::array();
-    for (const JsonField& call : calls->elements()) list.push_back(normalized_call(call));
+    for (const JsonField& call : calls->elements())
+      list.push_back(normalized_call(call, call.at("function")));
     if (list.size() > 0) out["tool_calls"] = std::move(list);
+  } else if (const auto call = message.find("function_call")) {  // before there were tools
+    out["tool_calls"] = Json::array({normalized_call(*call, *call)});
   }
   return out;
 }

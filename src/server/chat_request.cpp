@@ -12,13 +12,13 @@ namespace {
 // (thinking.type), Qwen (enable_thinking), OpenAI (reasoning_effort) and OpenRouter (reasoning).
 std::optional<Json> asked_thinking(const JsonField& body) {
   if (const auto thinking = body.find("thinking")) {
-    if (!thinking->value().is_object()) return thinking->value();
+    if (!thinking->value().is_object()) return Json(thinking->as<bool>());
     const auto type = thinking->get<std::string>("type");
     if (type != "enabled" && type != "disabled" && type != "adaptive")
       thinking->at("type").fail("must be enabled or disabled");
     return Json(type != "disabled");
   }
-  if (const auto thinking = body.find("enable_thinking")) return thinking->value();
+  if (const auto thinking = body.find("enable_thinking")) return Json(thinking->as<bool>());
   if (const auto reasoning = body.find("reasoning"); reasoning && reasoning->value().is_object()) {
     if (const auto enabled = reasoning->find("enabled")) return Json(enabled->as<bool>());
     if (reasoning->get("effort", "") == "none") return Json(false);
@@ -70,7 +70,8 @@ void parse_tool_choice(const JsonField& body, ChatRequest& request) {
       const Json* strict = tool.find("function")->find("strict");
       if (strict != nullptr && *strict == Json(true)) rules.mode = Mode::kEnforced;
     }
-  const auto choice = body.find("tool_choice");
+  auto choice = body.find("tool_choice");
+  if (!choice) choice = body.find("function_call");  // beside `functions`, before there were tools
   if (!choice) return;
   std::string word;
   if (choice->value().is_string()) {
@@ -106,18 +107,36 @@ void parse_logprobs(const JsonField& body, CommonRequest& common) {
   if (wanted) common.sampling.logprobs = count;
 }
 
+// Where `text` comes last in what the request brought; npos: nowhere. The template's own text,
+// <|im_end|> say, may hold the same letters.
+std::size_t rfind_in_request_text(const MarkedText& prompt, const std::string& text) {
+  const auto is_template = [&](std::size_t at) {
+    for (const MarkedText::Range& range : prompt.trusted())
+      if (range.begin < at + text.size() && at < range.end) return true;
+    return false;
+  };
+  std::size_t at = prompt.text().rfind(text);
+  while (at != std::string::npos && is_template(at))
+    at = at == 0 ? std::string::npos : prompt.text().rfind(text, at - 1);
+  return at;
+}
+
 // Cuts a prompt behind the content of its last message, so that the model goes on with it.
 MarkedText cut_behind_last_message(const MarkedText& prompt, const Json& messages) {
-  const Json* content = messages.as_array().back().find("content");
+  const auto fail = [](const char* cause) {
+    throw ApiError(400, std::string("continue_final_message: the last message") + cause,
+                   "continue_final_message");
+  };
+  const Json& last = messages.as_array().back();
+  if (last.find("tool_calls") != nullptr) fail(" ends in tool calls, which cannot be continued");
+  const Json* content = last.find("content");
   std::string text;
   if (content->is_string())
     text = content->as_string();
   else
     for (const Json& part : content->as_array()) text += part.find("text")->as_string();
-  const std::size_t at = prompt.text().rfind(text);
-  if (text.empty() || at == std::string::npos)
-    throw ApiError(400, "continue_final_message: the last message's content is not in the prompt",
-                   "continue_final_message");
+  const std::size_t at = rfind_in_request_text(prompt, text);
+  if (text.empty() || at == std::string::npos) fail("'s content is not in the prompt");
   return prompt.substring(0, at + text.size());
 }
 

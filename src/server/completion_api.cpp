@@ -72,7 +72,10 @@ CompletionRequest parse_completion_request(const JsonField& body, const ServedMo
   request.prompts = read_prompts(body, request.echo, model);
   std::int64_t fits_all = model.max_request_len;
   for (Prompt& prompt : request.prompts) {
+    const std::size_t given = prompt.token_ids.size();
     settle_length(request.common, prompt.token_ids, kDefaultMaxTokens, model, "prompt");
+    if (request.echo && prompt.token_ids.size() < given)  // what was cut off is not echoed
+      prompt.text = model.tokenizer.decode(prompt.token_ids);
     fits_all = std::min(fits_all, request.common.sampling.max_tokens);
   }
   sampling.max_tokens = fits_all;

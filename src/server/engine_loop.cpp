@@ -63,8 +63,11 @@ void EngineLoop::require_open(std::int64_t count) const {
   if (state_ == EngineState::kDraining || stopping_)
     throw ApiError(503, "the server is shutting down", "", 5);
   if (state_ == EngineState::kFailed) throw ApiError(503, "the engine has failed: " + failure_);
-  const std::int64_t room = options_.max_num_seqs + options_.max_queued_requests - in_flight_;
-  if (count > room)
+  const std::int64_t capacity = options_.max_num_seqs + options_.max_queued_requests;
+  if (count > capacity)  // would be refused for ever
+    throw ApiError(400, "asks for " + std::to_string(count) +
+                            " outputs at once; this server holds " + std::to_string(capacity));
+  if (count > capacity - in_flight_)
     throw ApiError(
         429, "the queue is full: " + std::to_string(in_flight_) + " requests wait or run", "", 1);
 }

@@ -123,10 +123,19 @@ Json chat_tool_choice(const JsonField& choice) {
                        {"function", Json::object({{"name", choice.get<std::string>("name")}})}});
 }
 
+// An answer that the client has begun: the model goes on with it.
+bool is_begun_answer(const Json& message) {
+  const Json* content = message.find("content");
+  return *message.find("role") == Json("assistant") && message.find("tool_calls") == nullptr &&
+         content != nullptr && content->is_string() && !content->as_string().empty();
+}
+
 }  // namespace
 
 Json chat_body_of_messages(const JsonField& body, bool needs_max_tokens) {
   Json chat = Json::object({{"messages", chat_messages(body)}});
+  if (is_begun_answer(chat.find("messages")->as_array().back()))
+    chat["continue_final_message"] = true;
   for (const char* key : {"model", "temperature", "top_p", "top_k", "stream",
                           "chat_template_kwargs", "ddtree_budget", "seed"})
     if (const auto field = body.find(key)) chat[key] = field->value();

@@ -26,10 +26,12 @@ void refuse_unsupported(const JsonField& body) {
   for (const char* key : kNotHere)
     if (is_set(body, key))
       throw ApiError(501, std::string(key) + " is not supported by this server", key);
-  for (const char* key : {"use_beam_search", "return_hidden_states"})
+  if (const auto modalities = body.find("modalities"))
+    for (const JsonField& modality : modalities->elements())
+      if (modality.value() != Json("text")) modality.fail("this server answers with text only");
+  for (const char* key : {"use_beam_search", "return_hidden_states", "web_search_options"})
     if (is_set(body, key))
-      throw ApiError(400, std::string(key) + " is not supported: there is no such decoding here",
-                     key);
+      throw ApiError(400, std::string(key) + " is not supported: there is no such thing here", key);
 }
 
 std::vector<std::string> parse_stop(const JsonField& body) {
@@ -189,6 +191,9 @@ CommonRequest parse_common(const JsonField& body, const ServedModel& model) {
   request.n = body.get<std::int64_t>("n", 1);
   if (request.n < 1 || request.n > kMaxChoices)
     body.at("n").fail("must be from 1 to " + std::to_string(kMaxChoices));
+  if (const auto best_of = body.find("best_of");
+      best_of && best_of->as<std::int64_t>() != request.n)
+    best_of->fail("must be n: all outputs that are made are returned");
   request.include_stop = body.get<bool>("include_stop_str_in_output", false);
   request.skip_special_tokens = body.get<bool>("skip_special_tokens", true);
   request.return_token_ids = body.get<bool>("return_token_ids", false);
@@ -227,6 +232,8 @@ void settle_thinking(std::span<const std::int32_t> prompt, SamplingParams& sampl
   }
 }
 
+constexpr std::int64_t kMaxAskedTokens = std::int64_t{1} << 31;  // as far as an error counts
+
 void settle_length(CommonRequest& request, std::vector<std::int32_t>& prompt,
                    std::optional<std::int64_t> otherwise, const ServedModel& model,
                    const std::string& field) {
@@ -251,9 +258,10 @@ void settle_length(CommonRequest& request, std::vector<std::int32_t>& prompt,
                    maximum + field + " holds " + std::to_string(count) +
                        " tokens, which leaves no room for output.",
                    field);
-  if (request.max_tokens && count + *request.max_tokens > limit)
+  if (request.max_tokens && *request.max_tokens > limit - count)  // the sum may not fit 64 bits
     throw ApiError(400,
-                   maximum + "you requested " + std::to_string(count + *request.max_tokens) +
+                   maximum + "you requested " +
+                       std::to_string(std::min(*request.max_tokens, kMaxAskedTokens) + count) +
                        " tokens (" + std::to_string(count) + " in " + field + ", " +
                        std::to_string(*request.max_tokens) + " for the completion).",
                    "max_tokens");

@@ -126,6 +126,12 @@ TEST(JsonField, NamesFileAndDottedField) {
                   {"config.json", "'text_config.absent'", "missing"});
   expect_contains(fails([&] { text.get<int>("none"); }), {"'text_config.none'", "missing"});
   expect_contains(fails([&] { text.get<int>("eps"); }), {"'text_config.eps'", "fraction"});
+  const Json whole = parse_json(R"({"a": 16.0, "b": -2e3, "c": 1e300, "d": 300.0})", "file");
+  const JsonField numbers(whole, "file");
+  EXPECT_EQ(numbers.get<std::int64_t>("a"), 16);
+  EXPECT_EQ(numbers.get<std::int64_t>("b"), -2000);
+  expect_contains(fails([&] { numbers.get<std::int64_t>("c"); }), {"'c'", "fraction"});
+  expect_contains(fails([&] { numbers.get<std::int8_t>("d"); }), {"'d'", "300", "not between"});
   expect_contains(fails([&] { text.get<int>("big"); }), {"3000000000 is not between"});
   expect_contains(fails([&] { text.get<std::uint64_t>("layers"); }), {"expected an integer"});
   expect_contains(fails([&] { text.get<std::vector<int>>("layers"); }),

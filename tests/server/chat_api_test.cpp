@@ -370,5 +370,89 @@ TEST_F(ChatApiTest, SameSeedSameTextAloneAndAmongOthers) {
   EXPECT_EQ(text(R"(,"ddtree_budget":0)"), alone);
 }
 
+// The template's own marks hold the same letters as many an answer.
+TEST_F(ChatApiTest, AContinuedMessageEndsBehindItsOwnText) {
+  const auto rendered = [](const std::string& content, const std::string& more = "") {
+    return post("/v1/chat/completions/render",
+                R"({"continue_final_message":true,"messages":[{"role":"user","content":"hi"},)"
+                R"({"role":"assistant","content":)" +
+                    write_json(Json(content)) + more + "}]}");
+  };
+  for (const std::string content : {"end", "im", "|>", ">", "<", "e", "a b", "x\n", "hi"}) {
+    const std::string prompt = text_at(dig(rendered(content).json(), "prompt"));
+    EXPECT_TRUE(prompt.ends_with("</think>" + content)) << content << ": " << prompt;
+  }
+  const std::string call =
+      R"(,"tool_calls":[{"id":"f:0","function":{"name":"f","arguments":"{\"a\":\"ab\"}"}}])";
+  EXPECT_EQ(rendered("ab", call).status, 400);
+}
+
+// Anthropic's way to say so: the last message is the assistant's.
+TEST_F(ChatApiTest, MessagesGoOnWithTheLastAnswer) {
+  const std::string question = R"({"role":"user","content":"What is 2 + 3?"})";
+  const auto count = [&](const std::string& more) {
+    return dig(post("/v1/messages/count_tokens", R"({"messages":[)" + question + more + "]}")
+                   .json(),
+               "input_tokens")
+        .as_int();
+  };
+  const std::string begun = R"(,{"role":"assistant","content":"2 + 3 ="})";
+  const Json rendered =
+      post("/v1/chat/completions/render",
+           R"({"continue_final_message":true,"messages":[)" + question + begun + "]}")
+          .json();
+  EXPECT_EQ(count(begun), dig(rendered, "num_tokens").as_int());
+  EXPECT_EQ(count(R"(,{"role":"assistant","content":[{"type":"text","text":"2 + 3 ="}]})"),
+            count(begun));
+}
+
+// The fields of OpenAI's API before there were tools.
+TEST_F(ChatApiTest, FunctionsAreToolsByAnOlderName) {
+  const std::string functions =
+      R"(,"functions":[{"name":"f","parameters":{"type":"object","properties":{}}}])";
+  const auto prompt = [&](const std::string& fields) {
+    return text_at(
+        dig(post("/v1/chat/completions/render", "{" + user("hi") + fields + "}").json(), "prompt"));
+  };
+  EXPECT_NE(prompt(functions), prompt(""));
+  EXPECT_EQ(prompt(functions + R"(,"function_call":"none")"), prompt(""));
+  EXPECT_EQ(chat(user("hi") + functions + R"(,"function_call":{"name":"g"})").status, 400);
+  const auto history = [](const std::string& call) {
+    return text_at(dig(
+        post("/v1/chat/completions/render", R"({"messages":[{"role":"assistant","content":null,)" +
+                                                call + R"(},{"role":"user","content":"hi"}]})")
+            .json(),
+        "prompt"));
+  };
+  EXPECT_EQ(history(R"("function_call":{"name":"f","arguments":"{}"})"),
+            history(R"("tool_calls":[{"function":{"name":"f","arguments":"{}"}}])"));
+}
+
+TEST_F(ChatApiTest, ATruncatedPromptIsEchoedAsItIs) {
+  const Json answer =
+      complete(R"("prompt":"a b c d e f","truncate_prompt_tokens":2,"echo":true,"logprobs":0,)"
+               R"("max_tokens":1)")
+          .json();
+  const std::string text = text_at(dig(answer, "choices", 0, "text"));
+  std::string tokens;
+  for (const Json& token : dig(answer, "choices", 0, "logprobs", "tokens").as_array())
+    tokens += token.as_string();
+  EXPECT_EQ(text, tokens);
+  EXPECT_TRUE(text.starts_with(" e f")) << text;
+}
+
+TEST_F(ChatApiTest, WhatCannotBeHonouredIsRefused) {
+  for (const std::string fields :
+       {R"("modalities":["text","audio"])", R"("web_search_options":{"a":1})", R"("best_of":2)",
+        R"("n":2,"best_of":1)", R"("thinking":"disabled")", R"("enable_thinking":"false")",
+        R"("max_tokens":9223372036854775807)", R"("max_tokens":16.5)"})
+    EXPECT_EQ(chat(user("hi") + "," + fields).status, 400) << fields;
+  EXPECT_EQ(chat(user("hi") + R"(,"modalities":["text"],"max_tokens":2.0,"seed":7.0)").status, 200);
+  EXPECT_EQ(chat(user("hi") + R"(,"n":2,"best_of":2,"max_tokens":1)").status, 200);
+  const Answer unknown = chat(user("hi") + R"(,"model":"a\u0000b\nc")");
+  EXPECT_EQ(text_at(dig(unknown.json(), "error", "message")),
+            "The model `a\\0b\\nc` does not exist.");
+}
+
 }  // namespace
 }  // namespace coppice
