@@ -1,11 +1,11 @@
 // coppice generate MODEL: continues one prompt. --stats generates it three ways and compares.
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <iostream>
 #include <iterator>
 
 #include "engine/model_text.h"
+#include "io/text_file.h"
 #include "parse_flags.h"
 #include "text_session.h"
 #include "verbs.h"
@@ -26,10 +26,7 @@ std::string read_prompt(const GenerateFlags& flags) {
   if (!flags.prompt.empty()) return flags.prompt;
   if (flags.prompt_file.empty())
     return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
-  std::ifstream file(flags.prompt_file, std::ios::binary);
-  if (!file)
-    throw Error(ErrorKind::kNotFound, "--prompt-file " + flags.prompt_file + ": cannot be read");
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  return read_text_file(flags.prompt_file, "--prompt-file " + flags.prompt_file);
 }
 
 std::vector<std::int32_t> chat_prompt(TextSession& session, const std::string& model,
@@ -107,12 +104,13 @@ int run_generate(int argc, char** argv) {
   CLI::App app("Continues a prompt.", "coppice generate");
   flags.session.add_to(app);
   app.add_option("--prompt", flags.prompt, "text to continue; default: standard input");
-  app.add_option("--prompt-file", flags.prompt_file);
+  app.add_option("--prompt-file", flags.prompt_file)->excludes("--prompt");
   app.add_flag("--chat", flags.chat, "the prompt is one user message: apply the chat template");
   app.add_flag("--stats", flags.stats,
                "generate plainly, by chain and by tree; compare tokens and speed");
   app.add_option("--trace-tree", flags.trace_tree, "draw the trees of the first rounds")
       ->expected(0, 1)
+      ->check(CLI::Range(0, 1000000))
       ->default_str("3");
   if (const auto code = parse_flags(app, argc, argv)) return *code;
   flags.session.finish();

@@ -2,6 +2,7 @@
 #include <array>
 #include <cstdio>
 #include <exception>
+#include <iostream>
 #include <string>
 #include <string_view>
 
@@ -51,6 +52,15 @@ void print_usage(std::FILE* out) {
                "            5 unsupported, 6 out of memory, 7 unavailable\n");
 }
 
+// A full disk, a closed pipe: what was to be printed is not all there.
+int after_output(int code) {
+  std::cout.flush();
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
+  if (written) return code;
+  std::fprintf(stderr, "coppice: standard output could not be written\n");
+  return code == 0 ? coppice::exit_code(coppice::ErrorKind::kUnavailable) : code;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -61,18 +71,18 @@ int main(int argc, char** argv) {
   const std::string_view name = argc > 1 ? argv[1] : "";
   if (name.empty() || name == "--help" || name == "-h" || name == "help") {
     print_usage(name.empty() ? stderr : stdout);
-    return name.empty() ? 2 : 0;
+    return after_output(name.empty() ? 2 : 0);
   }
   if (name == "--version" || name == "version") {
     std::printf("coppice %s\n", COPPICE_VERSION);
-    return 0;
+    return after_output(0);
   }
   try {
     // A verb of two words comes before that of its first one.
     const std::string two_words = std::string(name) + " " + (argc > 2 ? argv[2] : "");
     for (const Verb& verb : kVerbs) {
-      if (verb.name == two_words) return verb.run(argc - 2, argv + 2);
-      if (verb.name == name) return verb.run(argc - 1, argv + 1);
+      if (verb.name == two_words) return after_output(verb.run(argc - 2, argv + 2));
+      if (verb.name == name) return after_output(verb.run(argc - 1, argv + 1));
     }
     std::fprintf(stderr, "coppice: unknown verb '%s'\n", argv[1]);
     print_usage(stderr);

@@ -1,13 +1,24 @@
-// How a verb reads its command line.
+// How every verb reads its command line: one line and exit code 2 for what is wrong with it.
 #pragma once
 
 #include <CLI/CLI.hpp>
 #include <optional>
+#include <string>
+#include <vector>
 
 namespace coppice {
 
-// Fills what the app's options name. The exit code when the verb ends here, as after --help; else
-// nothing. Throws Error(kInvalidArgument) naming the flag.
+// An exit code when there is nothing more to do (--help was printed). Throws
+// Error(kInvalidArgument) naming the flag.
 std::optional<int> parse_flags(CLI::App& app, int argc, char** argv);
+
+// Integers that do not fit 64 bits, where CLI11 takes the nearest that does, and NaN, which every
+// range lets through.
+void refuse_bad_numbers(const CLI::App& app);
+
+// Throws for the first of the arguments that looks like a flag and is none of the app's, with the
+// closest known one; without such, for `message`.
+[[noreturn]] void refuse_unknown(const CLI::App& app, const std::string& message,
+                                 const std::vector<std::string>& arguments);
 
 }  // namespace coppice

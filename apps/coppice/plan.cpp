@@ -1,5 +1,6 @@
 // coppice plan MODEL_OR_CONFIG --gpu NAME: does it fit, how fast is it, what limits it.
 #include "planner/plan.h"
+#include "parse_flags.h"
 
 #include <CLI/CLI.hpp>
 #include <cstdio>

@@ -8,6 +8,7 @@
 
 #include "client/batch_file.h"
 #include "client/http_client.h"
+#include "io/text_file.h"
 #include "parse_flags.h"
 #include "serve_flags.h"
 #include "verbs.h"
@@ -21,10 +22,9 @@ struct BatchFlags {
 };
 
 std::string read_all(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (path != "-" && !file) throw Error(ErrorKind::kNotFound, path + ": cannot be opened");
+  if (path != "-") return read_text_file(path, path);
   std::ostringstream text;
-  text << (path == "-" ? std::cin.rdbuf() : file.rdbuf());
+  text << std::cin.rdbuf();
   return text.str();
 }
 

@@ -50,7 +50,9 @@ void raise_file_limit() {
 }
 
 void log_address(const ServeFlags& flags, const Server& server) {
-  log_info("Starting Coppice server on http://" + flags.server.http.host + ":" +
+  const std::string& host = flags.server.http.host;
+  const bool v6 = host.find(':') != std::string::npos;
+  log_info("Starting Coppice server on http://" + (v6 ? "[" + host + "]" : host) + ":" +
            std::to_string(server.port()));
   if (flags.host.empty() && flags.api_keys.empty())
     log_info("Listening on loopback only: neither --host nor --api-key was given");

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "io/json_field.h"
 #include "io/model_path.h"
+#include "parse_flags.h"
 #include "server/command_line.h"
 #include "server/stats_log.h"
 
@@ -24,49 +25,38 @@ void read_environment(CLI::App& app) {
     if (!option->get_lnames().empty()) option->envname(variable_of(option->get_lnames().front()));
 }
 
-// A file's arguments without the flags that the environment sets, which beats the file.
-std::vector<std::string> without_set_variables(const std::vector<std::string>& arguments) {
+// A file's arguments without the flags that are given too or that the environment sets: both beat
+// the file.
+std::vector<std::string> without_set_flags(const std::vector<std::string>& arguments,
+                                           const std::vector<std::string>& given) {
   std::vector<std::string> kept;
   bool dropping = false;
   for (const std::string& argument : arguments) {
     if (argument.starts_with("--"))
-      dropping = std::getenv(variable_of(argument.substr(2)).c_str()) != nullptr;
+      dropping = std::getenv(variable_of(argument.substr(2)).c_str()) != nullptr ||
+                 std::find(given.begin(), given.end(), argument) != given.end();
     if (!dropping) kept.push_back(argument);
   }
   return kept;
 }
 
-// The --config file's flags join the given ones, which win over the environment, which wins over
-// the file.
+// The --config file's flags stand before the given ones: of two, the later counts. They win over
+// the environment, which wins over the file.
 std::vector<std::string> with_config_file(std::vector<std::string> arguments) {
   for (std::size_t i = 0; i + 1 < arguments.size(); ++i) {
     if (arguments[i] != "--config") continue;
-    std::vector<std::string> all =
-        without_set_variables(normalize_arguments(read_config_file(arguments[i + 1])).arguments);
+    std::vector<std::string> all = without_set_flags(
+        normalize_arguments(read_config_file(arguments[i + 1])).arguments, arguments);
     arguments.erase(arguments.begin() + static_cast<std::ptrdiff_t>(i),
                     arguments.begin() + static_cast<std::ptrdiff_t>(i) + 2);
-    // The positional model must not be taken for the value of the file's last flag.
-    all.insert(all.begin(), arguments.begin(), arguments.end());
+    // A model in front of all flags must not be taken for the value of the file's last one.
+    const auto flags = std::find_if(arguments.begin(), arguments.end(),
+                                    [](const std::string& text) { return text.starts_with('-'); });
+    all.insert(all.begin(), arguments.begin(), flags);
+    all.insert(all.end(), flags, arguments.end());
     return all;
   }
   return arguments;
-}
-
-[[noreturn]] void refuse_unknown(const CLI::App& app, const std::string& message,
-                                 const std::vector<std::string>& arguments) {
-  std::vector<std::string> known;
-  for (const CLI::Option* option : app.get_options())
-    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
-  for (const std::string& argument : arguments) {
-    if (!argument.starts_with("-") || argument.size() < 2) continue;
-    if (std::find(known.begin(), known.end(), argument) != known.end()) continue;
-    const std::string closest = closest_flag(argument, known);
-    throw Error(ErrorKind::kInvalidArgument,
-                "unknown flag " + argument +
-                    (closest.empty() ? "; coppice serve --help lists all"
-                                     : "; did you mean " + closest + "?"));
-  }
-  throw Error(ErrorKind::kInvalidArgument, message);
 }
 
 std::vector<std::string> read_origins(const std::string& text) {
@@ -105,7 +95,8 @@ void ServeFlags::add_engine_flags(CLI::App& app) {
   app.add_option("--kv-cache-memory-bytes,--kv-cache-memory", kv_cache_memory, "size of the cache");
   app.add_option("--num-gpu-blocks-override", engine.num_kv_blocks, "cache blocks of 64 tokens");
   app.add_option("--gpu-memory-utilization", gpu_memory_utilization,
-                 "accepted; the cache is sized by --kv-cache-memory-bytes");
+                 "accepted; the cache is sized by --kv-cache-memory-bytes")
+      ->check(CLI::Range(0.0, 1.0));
   app.add_option("--kv-cache-dtype", kv_cache_dtype, "auto or bfloat16");
   app.add_option("--block-size", block_size, "64");
   app.add_option("--dtype", dtype, "auto or bfloat16");
@@ -139,9 +130,12 @@ void ServeFlags::add_api_flags(CLI::App& app) {
   app.add_option("--generation-config", model.generation_config, "auto, or vllm for none");
   app.add_option("--override-generation-config", model.override_generation_config, "JSON");
   app.add_option("--max-queued-requests", server.loop.max_queued_requests,
-                 "more get 429 with Retry-After");
-  app.add_option("--shutdown-timeout", shutdown_timeout_s, "seconds to drain after SIGTERM");
-  app.add_option("--stuck-after", stuck_after_s, "seconds of one step until /health says stuck");
+                 "more get 429 with Retry-After")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 30));
+  app.add_option("--shutdown-timeout", shutdown_timeout_s, "seconds to drain after SIGTERM")
+      ->check(CLI::Range(0.0, 1e6));
+  app.add_option("--stuck-after", stuck_after_s, "seconds of one step until /health says stuck")
+      ->check(CLI::Range(0.0, 1e6));
   app.add_flag("--enable-timings", server.timings, "llama.cpp's timings in answers");
   app.add_flag("--no-reasoning-content", drop_reasoning_content,
                "answer with `reasoning` only, not `reasoning_content` too");
@@ -154,7 +148,7 @@ void ServeFlags::add_api_flags(CLI::App& app) {
 
 void ServeFlags::add_to(CLI::App& app) {
   app.name("coppice serve");
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeFirst);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   add_engine_flags(app);
   add_api_flags(app);
   for (const char* list : {"--served-model-name", "--api-key"})
@@ -169,6 +163,7 @@ std::optional<int> ServeFlags::parse(int argc, char** argv) {
   add_to(app);
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+    refuse_bad_numbers(app);
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::ExtrasError& error) {
@@ -192,6 +187,12 @@ void ServeFlags::check_numbers() const {
   one_only("--pipeline-parallel-size", pipeline_parallel_size);
   one_only("--data-parallel-size", data_parallel_size);
   if (block_size != 64) log_warning("--block-size: cache blocks hold 64 tokens");
+  for (const char* known : {"auto", "bfloat16", "float16", "half", "float32", "float"})
+    if (dtype == known) return check_cache_dtype();
+  throw Error(ErrorKind::kInvalidArgument, "--dtype " + dtype + ": must be auto or bfloat16");
+}
+
+void ServeFlags::check_cache_dtype() const {
   if (kv_cache_dtype != "auto" && !kv_cache_dtype.starts_with("bf"))
     throw Error(ErrorKind::kUnsupported,
                 "--kv-cache-dtype " + kv_cache_dtype +
@@ -216,9 +217,15 @@ void ServeFlags::finish() {
   server.log_requests = enable_log_requests;
   server.reasoning_content = !drop_reasoning_content;
   server.loop.stuck_after = std::chrono::milliseconds(static_cast<int>(stuck_after_s * 1000));
+  // An unset variable in a start script, say: nobody who asks for a key wants none.
+  if (std::find(api_keys.begin(), api_keys.end(), "") != api_keys.end())
+    throw Error(ErrorKind::kInvalidArgument, "--api-key is empty: must be at least one character");
   if (const char* key = std::getenv("VLLM_API_KEY"); key != nullptr && api_keys.empty())
     api_keys = {key};
   std::erase(api_keys, "");
+  if (std::find(server.model.names.begin(), server.model.names.end(), "") !=
+      server.model.names.end())
+    throw Error(ErrorKind::kInvalidArgument, "--served-model-name is empty");
   server.router.api_keys = api_keys;
   if (!allowed_origins.empty()) server.router.allowed_origins = read_origins(allowed_origins);
   server.http.host = !host.empty() ? host : api_keys.empty() ? "127.0.0.1" : "0.0.0.0";

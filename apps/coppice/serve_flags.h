@@ -36,6 +36,7 @@ struct ServeFlags {
   void add_engine_flags(CLI::App& app);
   void add_api_flags(CLI::App& app);
   void finish();
+  void check_cache_dtype() const;
   void check_numbers() const;
 };
 

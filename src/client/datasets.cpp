@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <random>
+#include <sstream>
 
 #include "base/error.h"
 #include "io/json.h"
 #include "io/json_field.h"
+#include "io/text_file.h"
 
 namespace coppice {
 namespace {
@@ -119,8 +120,7 @@ std::vector<BenchPrompt> sharegpt_prompts(const DatasetOptions& options,
 
 std::vector<BenchPrompt> custom_prompts(const DatasetOptions& options, const Tokenizer& tokenizer) {
   require_path(options);
-  std::ifstream file(options.path);
-  if (!file) throw Error(ErrorKind::kNotFound, options.path + ": cannot be opened");
+  std::istringstream file(read_text_file(options.path, "--dataset-path " + options.path));
   std::vector<BenchPrompt> prompts;
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {

@@ -99,7 +99,9 @@ asio::awaitable<std::string> HttpClient::Impl::talk(HttpCall& call, const OnPiec
   beast::tcp_stream stream(context);
   stream.expires_after(call.timeout);
   auto [connect_error, endpoint] = co_await stream.async_connect(endpoints, kAwait);
-  if (connect_error) co_return "cannot connect: " + connect_error.message();
+  if (connect_error)
+    co_return "cannot connect to " + url.host + ":" + std::to_string(url.port) + ": " +
+        connect_error.message();
   beast::error_code ignored;
   stream.socket().set_option(tcp::no_delay(true), ignored);
   const http::request<http::string_body> request = make_request(call);

@@ -1,7 +1,8 @@
 // Flags from a flat YAML file.
-#include <fstream>
+#include <sstream>
 
 #include "base/error.h"
+#include "io/text_file.h"
 #include "server/command_line.h"
 
 namespace coppice {
@@ -62,8 +63,7 @@ void add_value(const std::string& flag, const std::string& value, std::vector<st
 }  // namespace
 
 std::vector<std::string> read_config_file(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) throw Error(ErrorKind::kNotFound, "--config " + path + ": cannot be read");
+  std::istringstream file(read_text_file(path, "--config " + path));
   std::vector<std::string> out;
   std::string raw;
   bool in_list = false;

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <limits>
 
 #include "engine/model_text.h"
 #include "io/json_field.h"
+#include "io/text_file.h"
 
 namespace coppice {
 namespace {
@@ -103,14 +103,18 @@ void take_defaults(const Json& document, const std::string& source, ServedModel&
   defaults.repetition_penalty = json.get<double>("repetition_penalty", defaults.repetition_penalty);
   if (const auto limit = json.find("max_new_tokens"))
     model.default_max_tokens = limit->as<std::int64_t>();
+  try {
+    defaults.validate(std::numeric_limits<std::int32_t>::max());
+  } catch (const Error& error) {
+    throw Error(error.kind(), source + ": " + error.what());
+  }
 }
 
 std::optional<ChatTemplate> load_template(const std::string& flag, const std::string& path) {
   if (!flag.empty()) {
-    std::ifstream file(flag, std::ios::binary);
-    if (!file) return ChatTemplate(flag, "--chat-template");
-    const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-    return ChatTemplate(text, flag);
+    if (flag.find_first_of("{\n") != std::string::npos)
+      return ChatTemplate(flag, "--chat-template");
+    return ChatTemplate(read_text_file(flag, "--chat-template " + flag), flag);
   }
   try {
     return load_chat_template(path);

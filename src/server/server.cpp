@@ -135,7 +135,7 @@ void Server::Impl::loaded(const std::exception* error) {
   {
     const std::lock_guard lock(mutex);
     has_loaded = true;
-    if (error != nullptr) load_error = std::make_exception_ptr(to_api_error(*error));
+    if (error != nullptr) load_error = std::current_exception();  // with its kind: the exit code
   }
   load_ended.notify_all();
 }

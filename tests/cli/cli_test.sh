@@ -9,7 +9,7 @@ faults=0
 expect() {
   local code=$1 words=$2 text status
   shift 2
-  text=$("$coppice" "$@" 2>&1 >/dev/null </dev/null)
+  text=$(timeout 60 "$coppice" "$@" 2>&1 >/dev/null </dev/null)  # a server that starts is a fault too
   status=$?
   if [[ $status -ne $code || "$text" != *"$words"* || $(grep -c '^coppice: ' <<< "$text") -ne 1 ]]; then
     echo "coppice $*: exit $status (expected $code), said: $text"
@@ -26,6 +26,59 @@ for verb in serve generate chat top 'bench serve' 'bench sweep' 'bench latency' 
   expect 2 "" $verb --no-such-flag
 done
 expect 2 "temperature" generate models/tiny-k2 --temperature -1 --prompt x --quiet
+
+# What is wrong with a command line, in every verb that reads one.
+expect 2 "model" generate
+expect 2 "subcommand" bench
+expect 2 "--input-file" run-batch
+expect 2 "required" inspect
+expect 2 "required" quantize
+expect 2 "did you mean --prompt" generate models/tiny-k2 --promt x
+expect 2 "unknown flag --bogus" plan models/tiny-k2 --bogus
+expect 2 "--max-tokens" chat models/tiny-k2 --max-tokens nan
+expect 2 "--max-tokens" generate models/tiny-k2 --max-tokens 5 --max-tokens 6 --prompt x
+expect 2 "--seed: 9223372036854775808 does not fit" generate models/tiny-k2 --seed 9223372036854775808 --prompt x
+expect 2 "excludes" generate models/tiny-k2 --prompt x --prompt-file README.md
+expect 2 "--trace-tree" generate models/tiny-k2 --prompt x --trace-tree -1
+expect 2 "--interval" top --interval -1
+expect 7 "127.0.0.1:1" top http://127.0.0.1:1
+expect 3 "--prompt-file /tmp: cannot be read: Is a directory" generate models/tiny-k2 --prompt-file /tmp
+expect 3 "/tmp: cannot be read" run-batch -i /tmp -o /dev/null --url http://127.0.0.1:1
+expect 3 "--config /tmp: cannot be read" serve models/tiny-k2 --config /tmp
+expect 4 "--config /no/such: cannot be read" serve models/tiny-k2 --config /no/such
+expect 2 "--api-key is empty" serve models/tiny-k2 --api-key ""
+expect 2 "--served-model-name is empty" serve models/tiny-k2 --served-model-name ""
+expect 2 "--max-queued-requests" serve models/tiny-k2 --max-queued-requests -1
+expect 2 "--shutdown-timeout" serve models/tiny-k2 --shutdown-timeout -1
+expect 2 "--gpu-memory-utilization" serve models/tiny-k2 --gpu-memory-utilization nan
+expect 2 "--stuck-after" serve models/tiny-k2 --stuck-after nan
+expect 2 "--seed" serve models/tiny-k2 --seed 99999999999999999999
+expect 2 "--dtype" serve models/tiny-k2 --dtype float8
+expect 2 "--port" serve models/tiny-k2 --port 0 --port x
+
+# What the server finds while it loads ends it with the fault's own code.
+for fault in "4 --chat-template:/no/such --chat-template /no/such" "3 --chat-template:/tmp --chat-template /tmp" \
+  "2 temperature --override-generation-config {\"temperature\":-1}"; do
+  read -r code words flag value <<< "$fault"
+  expect "$code" "${words/:/ }" serve models/tiny-k2 --port 0 --quiet --log-level error $flag $value
+done
+expect 3 "README.md: neither" serve README.md --port 0 --quiet --log-level error
+
+# A full disk, a closed output: what was printed is not there, and the exit code says so.
+for output in /dev/full closed; do
+  for verb in "inspect models/tiny-k2" "generate models/tiny-k2 --prompt x --max-tokens 2 --quiet" --help; do
+    if [[ $output == closed ]]; then
+      text=$("$coppice" $verb 2>&1 >&- </dev/null)
+    else
+      text=$("$coppice" $verb 2>&1 >"$output" </dev/null)
+    fi
+    status=$?
+    if [[ $status -ne 7 || "$text" != *"standard output could not be written"* ]]; then
+      echo "coppice $verb with output $output: exit $status, said: $text"
+      faults=$((faults + 1))
+    fi
+  done
+done
 
 # A path that is no model: absent, not a model, incomplete. Nothing is opened that could block.
 scratch=$(mktemp -d)
