@@ -14,7 +14,7 @@
 
 namespace coppice::kernels {
 
-constexpr int kMlaMaxChunks = 512;    // per tile
+constexpr int kMlaMaxChunks = 512;  // per tile
 
 // Eight values of one row: columns 8k + 2 (lane % 4) + {0, 1}, k = 0..3, of 32.
 struct MlaPartial {
