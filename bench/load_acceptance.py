@@ -183,7 +183,9 @@ async def test_streams(binary, small, strict):
         print(f"        {count} streams of {tokens} tokens in {seconds:.1f} s; most under way at once {most_open}; "
               f"memory {before / 1024:.0f} MiB idle, +{cost:.1f} MiB at most")
         check(not any(causes), "every stream came to its proper end: " + summary(causes))
-        check(cost < 64, f"{count} streams cost less than 64 MiB: {cost:.1f} MiB")
+        # A sanitizer keeps what was freed in quarantine, more of it the longer the streams take.
+        if "COPPICE_SANITIZED" not in os.environ:
+            check(cost < 64, f"{count} streams cost less than 64 MiB: {cost:.1f} MiB")
 
 
 async def test_cuts(binary, small, strict):
