@@ -105,11 +105,9 @@ __global__ void stage(const uint8_t* from, int* out) {
   }
 }
 
-// Blocks of a cluster of four write their own and read each other's memory.
-__global__ void __cluster_dims__(4) cluster(int* out) {
-  __shared__ __align__(16) float data[1024];
+// Each block of a cluster of four has filled its own memory; reads everybody's.
+__device__ void read_all_blocks(const float* data, int* out) {
   const int t = threadIdx.x;
-  for (int i = 0; i < 4; ++i) data[t * 4 + i] = static_cast<float>(t);
   cluster_sync();
   float sum = 0;
   for (int r = 0; r < 4; ++r) {
@@ -120,6 +118,14 @@ __global__ void __cluster_dims__(4) cluster(int* out) {
   cluster_sync();
 }
 
+// Blocks of a cluster of four write their own and read each other's memory.
+__global__ void __cluster_dims__(4) cluster(int* out) {
+  __shared__ __align__(16) float data[1024];
+  const int t = threadIdx.x;
+  for (int i = 0; i < 4; ++i) data[t * 4 + i] = static_cast<float>(t);
+  read_all_blocks(data, out);
+}
+
 // The same in a chain whose kernels start before the one in front has finished: two of them share
 // an SM.
 __global__ void chained(int* out) {
@@ -128,14 +134,7 @@ __global__ void chained(int* out) {
   grid_dependency_launch();
   for (int i = 0; i < 4; ++i) data[t * 4 + i] = static_cast<float>(t);
   grid_dependency_wait();
-  cluster_sync();
-  float sum = 0;
-  for (int r = 0; r < 4; ++r) {
-    const float4 v = cluster_load(cluster_address(shared_address(&data[(255 - t) * 4]), r));
-    sum += v.x + v.y + v.z + v.w;
-  }
-  out[blockIdx.x * blockDim.x + t] = static_cast<int>(sum);
-  cluster_sync();
+  read_all_blocks(data, out);
 }
 
 // Both blocks of a cluster write to each other's memory; two lanes of each warp tell the blocks.

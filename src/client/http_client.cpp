@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <limits>
 
+#include "base/ascii.h"
 #include "base/error.h"
 
 namespace coppice {
@@ -18,13 +19,6 @@ namespace beast = boost::beast;
 namespace http = boost::beast::http;
 using asio::ip::tcp;
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
-
-std::string lower_case(std::string_view name) {
-  std::string text(name);
-  for (char& c : text)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return text;
-}
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/ascii.h"
 #include "server/api_error.h"
 #include "server/event_stream.h"
 #include "server/http_text.h"
@@ -64,12 +65,6 @@ bool equal_constant_time(std::string_view a, std::string_view b) {
         static_cast<unsigned char>(a[i]) ^
         static_cast<unsigned>(static_cast<unsigned char>(b.empty() ? 0 : b[i % b.size()]));
   return difference == 0;
-}
-
-std::string lower_case(std::string_view text) {
-  std::string lower(text);
-  std::transform(lower.begin(), lower.end(), lower.begin(), ascii_lower);
-  return lower;
 }
 
 // 127.x.x.x in digits: a name like 127.0.0.1.example.com resolves to whatever its owner wants.

@@ -2,7 +2,6 @@
 
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <boost/asio.hpp>
@@ -13,6 +12,7 @@
 #include <set>
 #include <thread>
 
+#include "base/ascii.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/thread_name.h"
@@ -186,9 +186,7 @@ HttpRequest to_request(http::request<http::string_body>&& message, std::string r
   request.path = percent_decode(std::string_view(target).substr(0, question));
   if (question != std::string::npos) request.query = target.substr(question + 1);
   for (const auto& field : message.base()) {
-    std::string name(field.name_string());
-    std::transform(name.begin(), name.end(), name.begin(), ascii_lower);
-    request.headers.insert_or_assign(std::move(name), std::string(field.value()));
+    request.headers.insert_or_assign(lower_case(field.name_string()), std::string(field.value()));
   }
   if (!authority.empty()) request.headers["host"] = authority;
   request.body = std::move(message.body());

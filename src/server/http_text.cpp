@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdio>
 
+#include "base/ascii.h"
 #include "io/json.h"
 
 namespace coppice {

@@ -21,10 +21,6 @@ std::string chunk(std::string_view piece);
 // "%41%20" -> "A "; malformed escapes stay as they are.
 std::string percent_decode(std::string_view text);
 
-constexpr char ascii_lower(char c) {
-  return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
-}
-
 // {"error": {"message", "type", "param", "code"}} as vLLM and the OpenAI SDKs have it; param is
 // null when empty.
 std::string error_body(int status, std::string_view message, std::string_view param = {});

@@ -11,6 +11,8 @@
 namespace coppice {
 namespace {
 
+constexpr std::int64_t kMaxAskedTokens = std::int64_t{1} << 31;  // as far as an error counts
+
 bool is_set(const JsonField& body, std::string_view key) {
   const auto field = body.find(key);
   if (!field) return false;
@@ -231,8 +233,6 @@ void settle_thinking(std::span<const std::int32_t> prompt, SamplingParams& sampl
     return;
   }
 }
-
-constexpr std::int64_t kMaxAskedTokens = std::int64_t{1} << 31;  // as far as an error counts
 
 void settle_length(CommonRequest& request, std::vector<std::int32_t>& prompt,
                    std::optional<std::int64_t> otherwise, const ServedModel& model,
