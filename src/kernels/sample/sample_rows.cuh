@@ -42,7 +42,7 @@ struct SampleShared {
   uint32_t warp_counts[32];
   uint32_t block_counts[kMaxSampleBlocks];
   uint32_t count_before;
-  int crossing;
+  int crossing[2];  // by measure: threads may read one search's while others are in the next
   int own_listed;
   int listed;
   int32_t path_tokens[kMaxPathTokens];
@@ -213,8 +213,8 @@ struct RowSampler {
     sync();
   }
 
-  // Finds the first class at which the sum over classes reaches `wanted`: sets crossing (the last
-  // class if none does), count_before, mass_before in every block.
+  // Finds the first class at which the sum over classes reaches `wanted`: sets the measure's
+  // crossing (the last class if none does), count_before, mass_before in every block.
   template <Measure kMeasure>
   __device__ __noinline__ void find_crossing(uint64_t wanted) const {
     uint32_t count = 0;
@@ -240,7 +240,7 @@ struct RowSampler {
           low = middle + 1;
         }
       }
-      *in_block(&shared.crossing, thread()) = block() * kSlice + low;
+      *in_block(&shared.crossing[static_cast<int>(kMeasure)], thread()) = block() * kSlice + low;
       *in_block(&shared.count_before, thread()) =
           count + (low == 0 ? 0 : shared.count_sums[low - 1]);
       *in_block(&shared.mass_before, thread()) = mass + (low == 0 ? 0 : shared.mass_sums[low - 1]);
@@ -377,7 +377,7 @@ struct RowSampler {
     uint64_t cut = 0;
     if (top_k > 0) {
       find_crossing<Measure::kCount>(static_cast<uint64_t>(top_k));
-      const int at = shared.crossing;
+      const int at = shared.crossing[static_cast<int>(Measure::kCount)];
       if (at < kSampleClasses - 1) {  // otherwise k reaches further down than noise can
         const uint64_t mass_before = shared.mass_before;
         cut = cut_class<Measure::kCount>(at, 0, static_cast<uint64_t>(top_k) - shared.count_before);
@@ -390,7 +390,8 @@ struct RowSampler {
       const auto wanted = max(static_cast<uint64_t>(ceil(target)), uint64_t{1});
       find_crossing<Measure::kMass>(wanted);
       const uint64_t above = wanted - shared.mass_before;
-      cut = max(cut, cut_class<Measure::kMass>(shared.crossing, cut, above));
+      const int at = shared.crossing[static_cast<int>(Measure::kMass)];
+      cut = max(cut, cut_class<Measure::kMass>(at, cut, above));
     }
     return cut;
   }
