@@ -2,17 +2,16 @@
 //
 // Contract
 //  1. An op only enqueues. It returns nothing, allocates nothing, reads nothing back, and takes
-//  sizes from tensor shapes.
+//     sizes from tensor shapes.
 //  2. Whatever varies between rounds (positions, slots, block tables, paths, counts) is device
-//  memory at a fixed address.
+//     memory at a fixed address.
 //  3. Padded rows (seq_of_row -1, slot -1, expert id -1) are inert: they route to no expert, touch
-//  no cache, and their contents,
-//     NaN included, never reach a live row.
+//     no cache, and their contents, NaN included, never reach a live row.
 //  4. Primitive ops are pure virtual: a new op does not compile until every backend has it. Fused
-//  ops default to their steps (composite.cpp), which they equal bit for bit. A test fails until
-//  tests/ops/op_cases.h has a row for an op.
+//     ops default to their steps (composite.cpp), which they equal bit for bit. A test fails until
+//     tests/ops/op_cases.h has a row for an op.
 //  5. Row independence: a row's bits do not depend on the other rows, their number, or the number
-//  of threads.
+//     of threads.
 //
 // Thread-safety: one thread enqueues on one backend; different backends are independent.
 #pragma once

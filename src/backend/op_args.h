@@ -24,7 +24,6 @@ enum class Provenance : std::uint8_t {
 inline constexpr std::int64_t kBlockSize = 64;  // positions in one block of the paged cache
 
 // ---- Weights
-// -----------------------------------------------------------------------------------------------------
 
 enum class WeightFormat : std::uint8_t {
   kF32,
@@ -43,10 +42,10 @@ struct HostMatrix {
   WeightFormat format = WeightFormat::kBF16;
   std::int64_t rows = 0;  // out_features
   std::int64_t cols = 0;  // in_features
-  const void* data =
-      nullptr;  // kInt4Group32: int32 [rows, cols / 8], lowest nibble first, value = nibble - 8
-  const void* scales = nullptr;  // kInt4Group32: bf16 [rows, cols / 32]; kF8Block128: f32
-                                 // [ceil(rows/128), ceil(cols/128)]
+  // kInt4Group32: int32 [rows, cols / 8], lowest nibble first, value = nibble - 8.
+  const void* data = nullptr;
+  // kInt4Group32: bf16 [rows, cols / 32]; kF8Block128: f32 [ceil(rows/128), ceil(cols/128)].
+  const void* scales = nullptr;
 };
 
 // A matrix in a backend's own layout. Cheap to copy; the backend's storage is shared.
@@ -85,7 +84,6 @@ struct RepackedBlobs {
 };
 
 // ---- Rows, projections, experts
-// ------------------------------------------------------------------------------------
 
 struct EmbedArgs {
   Tensor token_ids;  // [T] i32; a negative id gives a row of zeros
@@ -184,8 +182,9 @@ struct MoeBlockArgs {
 };
 
 struct AllReduceArgs {
-  Tensor x;  // [T, hidden_size] act: sum over ranks in fp32 and in rank order, in place; every rank
-             // gets the same bits
+  // [T, hidden_size] act: sum over ranks in fp32 and in rank order, in place; every rank gets the
+  // same bits.
+  Tensor x;
 };
 
 // Ranks hold equal runs of columns, in rank order: all of them, on every rank.
@@ -202,7 +201,6 @@ struct GatherRowsArgs {
 };
 
 // ---- Attention
-// -----------------------------------------------------------------------------------------------------
 
 // Which keys a row sees: positions 0 .. kv_len-1 through its sequence's block table, then positions
 // kv_len .. kv_len + path_len - 1 at the slots path[row][0 .. path_len-1] (the row's undecided
@@ -214,8 +212,8 @@ struct AttentionMetadata {
   Tensor path_len;      // [T] i32
   Tensor path;          // [T, max_path] i32
   Tensor block_tables;  // [B, max_blocks] i32
-  std::int64_t max_kv_len =
-      0;  // host bound on kv_len + path_len over the step, for grid sizes only
+  // Host bound on kv_len + path_len over the step, for grid sizes only.
+  std::int64_t max_kv_len = 0;
   Provenance provenance = Provenance::kDecided;
 };
 
@@ -287,15 +285,16 @@ struct MlaAttentionArgs {
 // Optional per-head RMS norm of q and k (Qwen3, DFlash), rotation over the whole head, write of k
 // and v to the cache.
 struct GqaRopeAndWriteKvArgs {
-  Tensor q;  // [T, num_heads, head_dim] act, updated in place; empty when only K/V are wanted; rows
-             // may have gaps
-  Tensor k;  // [T, num_kv_heads, head_dim] act; rows may have gaps
-  Tensor v;  // [T, num_kv_heads, head_dim] act; rows may have gaps
+  // [T, num_heads, head_dim] act, updated in place; empty when only K/V are wanted; rows may have
+  // gaps.
+  Tensor q;
+  Tensor k;       // [T, num_kv_heads, head_dim] act; rows may have gaps
+  Tensor v;       // [T, num_kv_heads, head_dim] act; rows may have gaps
   Tensor q_norm;  // [head_dim] f32, optional
   Tensor k_norm;  // [head_dim] f32, optional
   float eps = 0;
-  bool interleaved =
-      false;         // pairs (2i, 2i+1) as in GGUF Llama files; otherwise (i, i + head_dim/2)
+  // Pairs (2i, 2i+1) as in GGUF Llama files; otherwise (i, i + head_dim/2).
+  bool interleaved = false;
   Tensor cos_sin;    // [max_positions, head_dim] f32: head_dim/2 cosines, then as many sines
   Tensor positions;  // [T] i32
   Tensor slots;      // [T] i32; -1 writes nothing
@@ -309,15 +308,14 @@ struct GqaAttentionArgs {
   Tensor v_cache;  // the same shape
   const AttentionMetadata* metadata = nullptr;
   Tensor positions;  // [T] i32: a row's own position, for the sliding window
-  std::int64_t sliding_window =
-      0;                // 0: none; otherwise keys at positions > position - sliding_window
+  // 0: none; otherwise keys at positions > position - sliding_window.
+  std::int64_t sliding_window = 0;
   bool causal = false;  // keys beyond the row's own position are not seen, whatever kv_len says
   float scale = 0;
   Tensor out;  // [T, num_heads, head_dim] act
 };
 
 // ---- Trees: facts of the algorithm in DDTree (arXiv 2604.12989)
-// ------------------------------------------------------
 
 // Draft trees of a batch, at fixed addresses. Node 0 is the root (the anchor token);
 // nodes 1..counts[b] follow in pop order, so a parent precedes its children and any prefix is a
@@ -389,24 +387,25 @@ struct CompileTreeArgs {
   Tensor context_len;   // [B] i32: positions in the cache, the anchor's own position
   Tensor block_tables;  // [B, max_blocks] i32
   Tensor cost_ms;       // [num_buckets] f32, optional: predicted round time per total-row bucket
-  Tensor bucket_rows;   // [num_buckets] i32, optional: with cost_ms, cuts all trees to the bucket
-                        // with most tokens per ms
-  Tensor calibration;   // [max_depth + 1] f32, optional, with cost_ms: measured over predicted
-                        // acceptance, multiplies exp(score) at that depth
-  Tensor token_ids;     // [T] i32 out
-  Tensor positions;     // [T] i32 out
-  Tensor slots;         // [T] i32 out
-  Tensor seq_of_row;    // [T] i32 out
-  Tensor node_of_row;   // [T] i32 out
-  Tensor kv_len;        // [T] i32 out: context_len
-  Tensor path_len;      // [T] i32 out: depth + 1
-  Tensor path;          // [T, max_path] i32 out
-  Tensor row_offsets;   // [B + 1] i32 out: rows of sequence b are row_offsets[b] .. row_offsets[b +
-                        // 1] - 1
+  // [num_buckets] i32, optional: with cost_ms, cuts all trees to the bucket with most tokens per
+  // ms.
+  Tensor bucket_rows;
+  // [max_depth + 1] f32, optional, with cost_ms: measured over predicted acceptance, multiplies
+  // exp(score) at that depth.
+  Tensor calibration;
+  Tensor token_ids;    // [T] i32 out
+  Tensor positions;    // [T] i32 out
+  Tensor slots;        // [T] i32 out
+  Tensor seq_of_row;   // [T] i32 out
+  Tensor node_of_row;  // [T] i32 out
+  Tensor kv_len;       // [T] i32 out: context_len
+  Tensor path_len;     // [T] i32 out: depth + 1
+  Tensor path;         // [T, max_path] i32 out
+  // [B + 1] i32 out: rows of sequence b are row_offsets[b] .. row_offsets[b + 1] - 1.
+  Tensor row_offsets;
 };
 
 // ---- Sampling and commit
-// ---------------------------------------------------------------------------------------------
 
 // Per-sequence sampling state, device memory. Order of the filters: penalties, logit bias,
 // temperature, top-k, top-p, min-p, then Gumbel-max over the surviving ids: the largest
@@ -465,18 +464,18 @@ struct AcceptPathArgs {
   Tensor slots;              // [T] i32
   Tensor block_tables;       // [B, max_blocks] i32
   SamplingBuffers sampling;  // history, history_len updated
-  Tensor context_len;    // [B] i32, advanced by the emitted count (the new anchor stays outside the
-                         // cache)
-  Tensor anchors;        // [B] i32, updated; -1 once finished: rounds already launched skip it
-  Tensor accepted_rows;  // [B, max_path] i32 out: rows whose tokens are now decided, root first; -1
-                         // beyond num_emitted
+  // [B] i32, advanced by the emitted count (the new anchor stays outside the cache).
+  Tensor context_len;
+  Tensor anchors;  // [B] i32, updated; -1 once finished: rounds already launched skip it
+  // [B, max_path] i32 out: rows whose tokens are now decided, root first; -1 beyond num_emitted.
+  Tensor accepted_rows;
   Tensor emitted;        // [B, max_path] i32 out: tokens emitted this round, the new anchor last
   Tensor num_emitted;    // [B] i32 out: accepted drafts + 1, less what a stop cuts
   Tensor finish_reason;  // [B] i32 out: FinishReason
   Tensor move_src;       // [B * max_path] i32 out: slot pairs for move_kv; -1 where nothing moves
   Tensor move_dst;       // [B * max_path] i32 out
-  Tensor
-      feature_rows;  // [B * max_path] i32 out: accepted_rows flattened, for the drafter's context
+  // [B * max_path] i32 out: accepted_rows flattened, for the drafter's context.
+  Tensor feature_rows;
   Tensor feature_positions;  // [B * max_path] i32 out
   Tensor feature_slots;      // [B * max_path] i32 out; -1 where there is no row
 };

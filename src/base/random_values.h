@@ -28,8 +28,7 @@ constexpr float random_bell(std::uint64_t seed, std::uint64_t index, float devia
     const std::uint32_t word = random_word(seed, 4 * index + i);
     sum += static_cast<std::int32_t>(word & 0xffffu) + static_cast<std::int32_t>(word >> 16);
   }
-  constexpr float kDeviation =
-      53510.0f;  // of the sum of eight 16-bit numbers, whose mean is 262140
+  constexpr float kDeviation = 53510.0f;  // of the sum of eight 16-bit numbers, mean 262140
   return static_cast<float>(sum - 262140) * (deviation / kDeviation);
 }
 

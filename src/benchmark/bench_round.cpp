@@ -18,8 +18,7 @@ std::int64_t blocks_of(const RoundPoint& point) {
 }
 
 std::int64_t feature_size(const DflashModel* drafter) {
-  if (drafter == nullptr) return 0;
-  return std::ssize(drafter->config().target_layer_ids) * drafter->config().network.hidden_size;
+  return drafter == nullptr ? 0 : drafter->config().feature_size();
 }
 
 // Rows of a prefill step whose logits the engine wants at most.

@@ -170,9 +170,8 @@ std::unique_ptr<DflashModel> make_random_drafter(Backend& backend, DeviceMeter& 
   constexpr std::uint64_t kSeed = 1 << 20;  // past the target's streams
   Maker maker(backend, meter, kSeed);
   const ModelConfig& c = config.network;
-  const auto num_features = static_cast<std::int64_t>(config.target_layer_ids.size());
   DflashWeights weights;
-  weights.fc = maker.linear(c.hidden_size, num_features * c.hidden_size / num_ranks);
+  weights.fc = maker.linear(c.hidden_size, config.feature_size() / num_ranks);
   weights.hidden_norm = maker.norm(c.hidden_size);
   for (std::int64_t i = 0; i < c.num_hidden_layers; ++i)
     weights.layers.push_back(make_gqa_layer(maker, c));

@@ -107,7 +107,7 @@ void RoundBench::make_networks() {
   networks_.drafter_bytes = without_drafter - meter_.facts().free_bytes;
   const DflashConfig& drafter = networks_.drafter->config();
   const std::int64_t most_rows = largest(options_.batches) * (drafter.block_size + 1);
-  const std::int64_t width = std::ssize(drafter.target_layer_ids) * config.hidden_size;
+  const std::int64_t width = drafter.feature_size();
   const DType dtype = backend_.activation_dtype();
   networks_.features_buffer =
       backend_.allocate(static_cast<std::size_t>(most_rows * width) * size_of(dtype));

@@ -89,10 +89,7 @@ RoundSizes ModelRunner::sizes_of(const SpeculativeConfig& speculative) const {
           .max_blocks = longest / kBlockSize + 1,
           .num_buckets = kNumRowBuckets,
           .max_outputs = config_.max_num_seqs + kMaxScoredRows,
-          .feature_size = has_drafter_model()
-                              ? std::ssize(parts_.drafter_model->config().target_layer_ids) *
-                                    parts_.model->config().hidden_size
-                              : 0};
+          .feature_size = has_drafter_model() ? parts_.drafter_model->config().feature_size() : 0};
 }
 
 void ModelRunner::set_speculative(const SpeculativeConfig& speculative) {

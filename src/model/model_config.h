@@ -71,8 +71,8 @@ struct ModelConfig {
   double routed_scaling_factor = 1;
 
   std::int64_t bos_token_id = -1;
-  std::vector<std::int64_t>
-      eos_token_ids;  // generation_config.json first, then config.json; all of them stop
+  // generation_config.json first, then config.json; all of them stop.
+  std::vector<std::int64_t> eos_token_ids;
 
   // MLA: 1/sqrt(q head dim) times YaRN's m^2; GQA: 1/sqrt(head_dim).
   double softmax_scale() const;
@@ -87,6 +87,10 @@ struct DflashConfig {
   std::int64_t sliding_window = 0;     // 0: full attention
   std::vector<bool> layer_is_sliding;  // one per layer
   bool causal_sliding_layers = false;  // trained causal inside the block in sliding layers
+
+  // Columns of what it reads of the target, the outputs of all target layers side by side: the
+  // inputs of `fc`.
+  std::int64_t feature_size() const { return std::ssize(target_layer_ids) * network.hidden_size; }
 };
 
 // Angle per position of every pair, [dim / 2], in radians.

@@ -14,8 +14,7 @@ struct ModelOptions {
   ParallelConfig parallel = {};
   std::int64_t max_batch = 64;    // drafter: sequences of one draft pass
   std::int64_t draft_window = 0;  // drafter: keys further back are not read; 0: all
-  std::optional<double> draft_attention_factor =
-      {};  // drafter: in place of the file's YaRN amplitude
+  std::optional<double> draft_attention_factor = {};  // drafter: in place of its file's amplitude
 };
 
 // Positions of draft nodes and of a draft block run past the last position of a sequence.

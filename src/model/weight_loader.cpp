@@ -205,11 +205,9 @@ DflashWeights load_dflash_weights(Backend& backend, WeightSource& source,
   check_parallel(network, parallel);
   const std::int64_t total = check_all(source, list_weights(config));
   WeightReader reader(backend, source, parallel, progress, total);
-  const auto num_features = static_cast<std::int64_t>(config.target_layer_ids.size());
   const std::int64_t kv_width = network.num_key_value_heads * network.head_dim;
   DflashWeights weights;
-  weights.fc = reader.linear({{"fc", network.hidden_size, num_features * network.hidden_size}},
-                             Split::kCols);
+  weights.fc = reader.linear({{"fc", network.hidden_size, config.feature_size()}}, Split::kCols);
   weights.hidden_norm = reader.vector({"hidden_norm.weight", network.hidden_size});
   std::vector<HostMatrix> context_kv;
   for (std::int64_t i = 0; i < network.num_hidden_layers; ++i) {

@@ -78,9 +78,8 @@ std::vector<WeightSpec> list_weights(const ModelConfig& config) {
 
 std::vector<WeightSpec> list_weights(const DflashConfig& config) {
   const ModelConfig& network = config.network;
-  const auto num_features = static_cast<std::int64_t>(config.target_layer_ids.size());
   Specs specs;
-  specs.push_back({"fc", network.hidden_size, num_features * network.hidden_size});
+  specs.push_back({"fc", network.hidden_size, config.feature_size()});
   specs.push_back({"hidden_norm.weight", network.hidden_size});
   for (std::int64_t i = 0; i < network.num_hidden_layers; ++i)
     add_layer(specs, "layers." + std::to_string(i) + ".", network, false);

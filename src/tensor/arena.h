@@ -1,9 +1,6 @@
-// A bump allocator over one Buffer for activations: allocate in order, release by scope. All
-// maximum sizes are known before the first graph is captured, so an arena never grows; running out
-// is a programmer mistake.
+// A bump allocator over one Buffer for activations. All maximum sizes are known before the first
+// graph is captured, so an arena never grows; running out is a programmer mistake.
 #pragma once
-
-#include <algorithm>
 
 #include "tensor/buffer.h"
 
@@ -16,7 +13,6 @@ class Arena {
   Tensor allocate(DType dtype, std::initializer_list<std::int64_t> shape) {
     const Tensor view = buffer_.tensor(dtype, shape, used_);
     used_ += padded(static_cast<std::size_t>(view.num_bytes()));
-    high_water_ = std::max(high_water_, used_);
     return view;
   }
 
@@ -26,25 +22,9 @@ class Arena {
     return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
 
-  std::size_t high_water_bytes() const { return high_water_; }
-
-  // Frees everything allocated since its construction.
-  class Scope {
-   public:
-    explicit Scope(Arena& arena) : arena_(arena), mark_(arena.used_) {}
-    ~Scope() { arena_.used_ = mark_; }
-    Scope(const Scope&) = delete;
-    Scope& operator=(const Scope&) = delete;
-
-   private:
-    Arena& arena_;
-    std::size_t mark_;
-  };
-
  private:
   Buffer buffer_;
   std::size_t used_ = 0;
-  std::size_t high_water_ = 0;
 };
 
 }  // namespace coppice
