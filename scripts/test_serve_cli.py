@@ -126,6 +126,15 @@ def test_precedence(binary):
         check(seen() == ("from-file", 3, 512), "the file's flags")
         check(seen(COPPICE_SERVED_MODEL_NAME="from-env", COPPICE_MAX_NUM_SEQS="5") == ("from-env", 5, 512),
               "the environment beats the file, and only where it speaks")
+        config.write("enable-prefix-caching: false\ntrust-remote-code: true\nenable-log-requests: false\n")
+        config.flush()
+        caching = {}
+        for flags in ((), ("--enable-prefix-caching",)):
+            server = Serve(binary, str(MODEL), "--config", config.name, *flags, max_model_len=None)
+            caching[flags] = json.loads(get(server.port, "/server_info")[1])["flags"]["enable_prefix_caching"]
+            log = server.stop()[1]
+        check(list(caching.values()) == [False, True], "a switch that the file puts off, and that a flag puts on again")
+        check("--trust-remote-code has no effect" in log, "a warning for the file's flag without meaning")
         check(seen("--served-model-name", "from-flag", "--max-num-seqs", "7", COPPICE_MAX_NUM_SEQS="5",
                    COPPICE_MAX_MODEL_LEN="768") == ("from-flag", 7, 768), "flags beat both")
 

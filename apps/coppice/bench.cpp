@@ -124,7 +124,7 @@ int run_bench(int argc, char** argv) {
       ->check(CLI::Range(1, 100));
   round_verb->add_option("--json", json, "write the results to this file");
   if (const auto code = parse_flags(app, argc, argv)) return *code;
-  if (!peers.empty()) kernels.peers = read_json_file(peers);
+  if (!peers.empty()) kernels.peers = read_peers(peers);
   if (!round_verb->parsed()) return bench_kernels(device, kernels, json);
   write_file(json, all_ranks && round.num_ranks > 1 ? bench_all_ranks(device, round)
                                                     : bench_rank(device, round));

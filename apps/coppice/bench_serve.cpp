@@ -78,8 +78,8 @@ int run_bench_serve(int argc, char** argv) {
   LoadFlags flags;
   flags.add_to(app);
   if (const auto code = parse_flags(app, argc, argv)) return *code;
-  LoadTarget target(flags);
   const double rate = flags.rate();
+  LoadTarget target(flags);
   const Json result = target.measure(rate, flags.max_concurrency);
   if (flags.save_result || flags.save_detailed)
     std::printf("Saved to %s\n", target.save(result, rate, flags.max_concurrency).c_str());
@@ -99,6 +99,12 @@ int run_bench_sweep(int argc, char** argv) {
   app.add_option("-o,--output-dir", output_dir, "results.json, results.csv, pareto.svg");
   if (const auto code = parse_flags(app, argc, argv)) return *code;
   const std::vector<SweepPoint> points = sweep_points(rates, concurrencies);
+  const std::filesystem::path folder = output_dir;
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  if (failed)
+    throw Error(ErrorKind::kUnavailable,
+                "--output-dir " + folder.string() + ": cannot be made: " + failed.message());
   LoadTarget target(flags);
   std::vector<Json> results;
   std::vector<PlotPoint> plot;
@@ -106,8 +112,6 @@ int run_bench_sweep(int argc, char** argv) {
     results.push_back(target.measure(point.request_rate, point.max_concurrency));
     plot.push_back(plot_point(results.back()));
   }
-  const std::filesystem::path folder = output_dir;
-  std::filesystem::create_directories(folder);
   Json all = Json::array();
   for (const Json& result : results) all.push_back(result);
   write_text(folder / "results.json", write_json(all, {.indent = 1}) + "\n");

@@ -105,6 +105,7 @@ double LoadFlags::rate() const {
 
 LoadTarget::LoadTarget(const LoadFlags& flags)
     : flags_(flags), client_(address(flags), credentials(flags)) {
+  check_flags();
   choose_model();
   DatasetOptions dataset = flags.dataset;
   if (flags.input_len > 0) dataset.random_input_len = flags.input_len;
@@ -114,6 +115,15 @@ LoadTarget::LoadTarget(const LoadFlags& flags)
   const auto tokenizer = load_tokenizer(resolve_model(tokenizer_id_).string());
   prompts_ = load_dataset(dataset, tokenizer);
   if (!flags.skip_test) warm_up();
+}
+
+// What is wrong with them shows before the server is asked for anything.
+void LoadTarget::check_flags() const {
+  load_options();
+  report_options(0, 0);
+  for (const std::string& pair : flags_.metadata)
+    if (pair.find('=') == std::string::npos)
+      throw Error(ErrorKind::kInvalidArgument, "--metadata " + pair + ": must be KEY=VALUE");
 }
 
 void LoadTarget::choose_model() {
@@ -139,9 +149,10 @@ LoadOptions LoadTarget::load_options() const {
                       .burstiness = flags_.burstiness,
                       .seed = flags_.dataset.seed,
                       .ignore_eos = flags_.ignore_eos};
-  if (!flags_.extra_body.empty())
-    options.extra_body =
-        parse_json(flags_.extra_body, "--extra-body", {.error_kind = ErrorKind::kInvalidArgument});
+  if (flags_.extra_body.empty()) return options;
+  options.extra_body =
+      parse_json(flags_.extra_body, "--extra-body", {.error_kind = ErrorKind::kInvalidArgument});
+  JsonField(options.extra_body, "--extra-body", ErrorKind::kInvalidArgument).members();
   return options;
 }
 
@@ -167,7 +178,7 @@ void LoadTarget::warm_up() {
 }
 
 ReportOptions LoadTarget::report_options(double request_rate, std::int64_t max_concurrency) const {
-  ReportOptions options{.metrics = split(flags_.percentile_metrics),
+  ReportOptions options{.metrics = parse_metrics(flags_.percentile_metrics),
                         .percentiles = {},
                         .goodput = parse_goodput(flags_.goodput),
                         .request_rate = request_rate,
@@ -226,8 +237,6 @@ Json LoadTarget::measure(double request_rate, std::int64_t max_concurrency) {
                             {"num_prompts", static_cast<std::int64_t>(prompts_.size())}});
   for (const std::string& pair : flags_.metadata) {
     const std::size_t equals = pair.find('=');
-    if (equals == std::string::npos)
-      throw Error(ErrorKind::kInvalidArgument, "--metadata " + pair + ": must be KEY=VALUE");
     json[pair.substr(0, equals)] = pair.substr(equals + 1);
   }
   json["request_rate"] = std::isinf(request_rate) ? Json("inf") : Json(request_rate);

@@ -45,6 +45,7 @@ class LoadTarget {
   std::int64_t num_failed() const { return num_failed_; }
 
  private:
+  void check_flags() const;
   void choose_model();
   LoadOptions load_options() const;
   void warm_up();

@@ -42,8 +42,8 @@ void refuse_bad_numbers(const CLI::App& app) {
   for (const CLI::App* verb : app.get_subcommands()) refuse_bad_numbers(*verb);
 }
 
-void refuse_unknown(const CLI::App& app, const std::string& message,
-                    const std::vector<std::string>& arguments) {
+std::optional<UnknownFlag> find_unknown(const CLI::App& app,
+                                        const std::vector<std::string>& arguments) {
   std::vector<std::string> known;
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
@@ -53,13 +53,19 @@ void refuse_unknown(const CLI::App& app, const std::string& message,
     if (!looks_like_flag(argument)) continue;
     const std::string flag = argument.substr(0, argument.find('='));
     if (std::find(known.begin(), known.end(), flag) != known.end()) continue;
-    const std::string closest = closest_flag(flag, known);
-    throw Error(ErrorKind::kInvalidArgument,
-                "unknown flag " + flag +
-                    (closest.empty() ? "; " + app.get_name() + " --help lists all"
-                                     : "; did you mean " + closest + "?"));
+    return UnknownFlag{.name = flag, .closest = closest_flag(flag, known)};
   }
-  throw Error(ErrorKind::kInvalidArgument, one_line(message));
+  return std::nullopt;
+}
+
+void refuse_unknown(const CLI::App& app, const std::string& message,
+                    const std::vector<std::string>& arguments) {
+  const auto unknown = find_unknown(app, arguments);
+  if (!unknown) throw Error(ErrorKind::kInvalidArgument, one_line(message));
+  throw Error(ErrorKind::kInvalidArgument,
+              "unknown flag " + unknown->name +
+                  (unknown->closest.empty() ? "; " + app.get_name() + " --help lists all"
+                                            : "; did you mean " + unknown->closest + "?"));
 }
 
 std::optional<int> parse_flags(CLI::App& app, int argc, char** argv) {

@@ -16,6 +16,14 @@ std::optional<int> parse_flags(CLI::App& app, int argc, char** argv);
 // range lets through.
 void refuse_bad_numbers(const CLI::App& app);
 
+struct UnknownFlag {
+  std::string name;     // "--prot"
+  std::string closest;  // "--port"; empty: none is close
+};
+// The first of the arguments that looks like a flag and is none of the app's.
+std::optional<UnknownFlag> find_unknown(const CLI::App& app,
+                                        const std::vector<std::string>& arguments);
+
 // Throws for the first of the arguments that looks like a flag and is none of the app's, with the
 // closest known one; without such, for `message`.
 [[noreturn]] void refuse_unknown(const CLI::App& app, const std::string& message,

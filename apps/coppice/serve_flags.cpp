@@ -25,28 +25,55 @@ void read_environment(CLI::App& app) {
     if (!option->get_lnames().empty()) option->envname(variable_of(option->get_lnames().front()));
 }
 
+// "--no-x" of "--x" and the other way round.
+std::string opposite(const std::string& flag) {
+  return flag.starts_with("--no-") ? "--" + flag.substr(5) : "--no-" + flag.substr(2);
+}
+
 // A file's arguments without the flags that are given too or that the environment sets: both beat
 // the file.
 std::vector<std::string> without_set_flags(const std::vector<std::string>& arguments,
                                            const std::vector<std::string>& given) {
+  const auto is_set = [&](const std::string& flag) {
+    return std::getenv(variable_of(flag.substr(2)).c_str()) != nullptr ||
+           std::find(given.begin(), given.end(), flag) != given.end();
+  };
   std::vector<std::string> kept;
   bool dropping = false;
   for (const std::string& argument : arguments) {
-    if (argument.starts_with("--"))
-      dropping = std::getenv(variable_of(argument.substr(2)).c_str()) != nullptr ||
-                 std::find(given.begin(), given.end(), argument) != given.end();
+    if (argument.starts_with("--")) dropping = is_set(argument) || is_set(opposite(argument));
     if (!dropping) kept.push_back(argument);
   }
   return kept;
 }
 
+// Where "--x" is a flag and "--no-x" is none, "--no-x" says what holds anyway: switches are off.
+void drop_idle_negations(const CLI::App& app, std::vector<std::string>& arguments) {
+  std::erase_if(arguments, [&](const std::string& argument) {
+    return argument.starts_with("--no-") && app.get_option_no_throw(argument) == nullptr &&
+           app.get_option_no_throw(opposite(argument)) != nullptr;
+  });
+}
+
+NormalizedArguments read_config(const std::string& path, const CLI::App& app) {
+  NormalizedArguments file = normalize_arguments(read_config_file(path));
+  drop_idle_negations(app, file.arguments);
+  if (const auto unknown = find_unknown(app, file.arguments))
+    throw Error(ErrorKind::kInvalidArgument,
+                "--config " + path + ": unknown key '" + unknown->name.substr(2) +
+                    (unknown->closest.empty() ? "'; coppice serve --help lists all"
+                                              : "'; did you mean " + unknown->closest + "?"));
+  return file;
+}
+
 // The --config file's flags stand before the given ones: of two, the later counts. They win over
 // the environment, which wins over the file.
-std::vector<std::string> with_config_file(std::vector<std::string> arguments) {
+void add_config_file(const CLI::App& app, NormalizedArguments& given) {
+  std::vector<std::string>& arguments = given.arguments;
   for (std::size_t i = 0; i + 1 < arguments.size(); ++i) {
     if (arguments[i] != "--config") continue;
-    std::vector<std::string> all = without_set_flags(
-        normalize_arguments(read_config_file(arguments[i + 1])).arguments, arguments);
+    const NormalizedArguments file = read_config(arguments[i + 1], app);
+    std::vector<std::string> all = without_set_flags(file.arguments, arguments);
     arguments.erase(arguments.begin() + static_cast<std::ptrdiff_t>(i),
                     arguments.begin() + static_cast<std::ptrdiff_t>(i) + 2);
     // A model in front of all flags must not be taken for the value of the file's last one.
@@ -54,9 +81,10 @@ std::vector<std::string> with_config_file(std::vector<std::string> arguments) {
                                     [](const std::string& text) { return text.starts_with('-'); });
     all.insert(all.begin(), arguments.begin(), flags);
     all.insert(all.end(), flags, arguments.end());
-    return all;
+    arguments = std::move(all);
+    given.warnings.insert(given.warnings.begin(), file.warnings.begin(), file.warnings.end());
+    return;
   }
-  return arguments;
 }
 
 std::vector<std::string> read_origins(const std::string& text) {
@@ -157,17 +185,18 @@ void ServeFlags::add_to(CLI::App& app) {
 }
 
 std::optional<int> ServeFlags::parse(int argc, char** argv) {
-  const NormalizedArguments given = normalize_arguments({argv + 1, argv + argc});
-  std::vector<std::string> arguments = with_config_file(given.arguments);
   CLI::App app("Answers HTTP requests in the manner of OpenAI, vLLM and SGLang.");
   add_to(app);
+  NormalizedArguments given = normalize_arguments({argv + 1, argv + argc});
+  drop_idle_negations(app, given.arguments);
+  add_config_file(app, given);
   try {
-    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+    app.parse(std::vector<std::string>(given.arguments.rbegin(), given.arguments.rend()));
     refuse_bad_numbers(app);
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::ExtrasError& error) {
-    refuse_unknown(app, error.what(), arguments);
+    refuse_unknown(app, error.what(), given.arguments);
   } catch (const CLI::ParseError& error) {
     throw Error(ErrorKind::kInvalidArgument, error.what());
   }

@@ -1,5 +1,8 @@
 #include "speculative_flags.h"
 
+#include <array>
+
+#include "base/log.h"
 #include "io/json_field.h"
 #include "io/model_path.h"
 
@@ -18,12 +21,46 @@ std::int64_t parse_budget(const std::string& text, const std::string& flag) {
               flag + ": '" + text + "' is neither auto nor a number of nodes");
 }
 
-// vLLM's --speculative-config: {"method", "model", "num_speculative_tokens", "ddtree_budget" (or
-// ddtree_size), "draft_window_size", "draft_attention_factor"}.
+// vLLM's keys that mean nothing here.
+constexpr std::array kForeignKeys = {"draft_tensor_parallel_size",
+                                     "quantization",
+                                     "max_model_len",
+                                     "revision",
+                                     "code_revision",
+                                     "disable_padded_drafter_batch",
+                                     "disable_by_batch_size",
+                                     "attention_backend",
+                                     "draft_sample_method",
+                                     "rejection_sample_method"};
+
+void warn_of_foreign_keys(Json& document) {
+  if (!document.is_object()) return;
+  for (const char* key : kForeignKeys)
+    if (document.erase(key))
+      log_warning(std::string("--speculative-config: '") + key +
+                  "' has no effect here and is ignored");
+}
+
+// The nodes of a tree, by whichever of its names.
+std::optional<JsonField> find_budget(const JsonField& json) {
+  std::optional<JsonField> found;
+  for (const char* key : {"ddtree_budget", "ddtree_size", "tree_budget"}) {
+    const auto budget = json.find(key);
+    if (budget && found) budget->fail("says again what '" + found->path() + "' says");
+    if (budget) found.emplace(*budget);
+  }
+  return found;
+}
+
+// vLLM's --speculative-config.
 void apply_json(const std::string& text, EngineConfig& engine) {
-  const Json document =
+  Json document =
       parse_json(text, "--speculative-config", {.error_kind = ErrorKind::kInvalidArgument});
+  warn_of_foreign_keys(document);
   const JsonField json(document, "--speculative-config", ErrorKind::kInvalidArgument);
+  json.allow_only({"method", "model", "num_speculative_tokens", "ddtree_budget", "ddtree_size",
+                   "tree_budget", "draft_window_size", "draft_attention_factor",
+                   "prompt_lookup_min", "prompt_lookup_max"});
   SpeculativeConfig& speculative = engine.speculative;
   engine.speculative_model = json.get("model", "");
   speculative.method = parse_speculative_method(json.get("method", "ddtree"));
@@ -37,16 +74,14 @@ void apply_json(const std::string& text, EngineConfig& engine) {
       json.get<std::int64_t>("draft_window_size", speculative.draft_window_size);
   if (const auto factor = json.find("draft_attention_factor"))
     speculative.draft_attention_factor = factor->as<double>();
-  for (const char* key : {"ddtree_budget", "ddtree_size", "tree_budget"}) {
-    const auto budget = json.find(key);
-    if (!budget) continue;
-    // The fork that introduced ddtree_size calls its method dflash.
-    if (speculative.method == SpeculativeMethod::kChain)
-      speculative.method = SpeculativeMethod::kDdtree;
-    speculative.ddtree_budget = budget->value().is_string()
-                                    ? parse_budget(budget->as<std::string>(), budget->path())
-                                    : budget->as<std::int64_t>();
-  }
+  const std::optional<JsonField> budget = find_budget(json);
+  if (!budget) return;
+  // The fork that introduced ddtree_size calls its method dflash.
+  if (speculative.method == SpeculativeMethod::kChain)
+    speculative.method = SpeculativeMethod::kDdtree;
+  speculative.ddtree_budget = budget->value().is_string()
+                                  ? parse_budget(budget->as<std::string>(), budget->path())
+                                  : budget->as<std::int64_t>();
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "backend/factory/make_backend.h"
 #include "base/error.h"
+#include "io/json_field.h"
 
 namespace coppice {
 namespace {
@@ -130,6 +131,18 @@ std::string format(const char* text, ...) {
 }
 
 }  // namespace
+
+Json read_peers(const std::string& path) {
+  Json document = read_json_file(path);
+  const JsonField root(document, path);
+  root.get<double>("tensor_tflops", 0);
+  for (const auto& [key, peers] : root.at("peers").members())
+    for (const JsonField& peer : peers.elements()) {
+      peer.get<std::string>("name");
+      peer.get<double>("us");
+    }
+  return document;
+}
 
 bool KernelReport::all_right() const {
   return std::none_of(results.begin(), results.end(),

@@ -12,10 +12,13 @@ namespace coppice {
 
 struct KernelBenchOptions {
   std::string filter;       // only cases whose key contains one of these, separated by commas
-  Json peers;               // the file of bench/peers; null: none
+  Json peers;               // of read_peers; null: none
   std::string command;      // for the report
   bool check_only = false;  // nothing is timed
 };
+
+// A file that bench/peers wrote. Throws Error naming it where it is something else.
+Json read_peers(const std::string& path);
 
 // One finished case.
 struct KernelResult {

@@ -93,6 +93,7 @@ std::vector<BatchLine> read_batch(std::string_view text, const std::string& sour
     const std::string name = source + " line " + std::to_string(number);
     const Json json = parse_json(line, name, {.error_kind = ErrorKind::kInvalidArgument});
     const JsonField field(json, name, ErrorKind::kInvalidArgument);
+    field.allow_only({"custom_id", "method", "url", "body"});
     if (field.get<std::string>("method", "POST") != "POST") field.at("method").fail("must be POST");
     BatchLine entry{field.get<std::string>("custom_id"), field.get<std::string>("url"),
                     write_json(field.at("body").value())};

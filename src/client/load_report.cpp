@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
+#include <sstream>
 
 namespace coppice {
 namespace {
@@ -138,6 +139,21 @@ std::vector<std::pair<std::string, double>> parse_goodput(const std::vector<std:
     limits.emplace_back(name, limit);
   }
   return limits;
+}
+
+std::vector<std::string> parse_metrics(const std::string& text) {
+  std::vector<std::string> keys;
+  std::istringstream words(text);
+  for (std::string key; std::getline(words, key, ',');) {
+    if (key.empty()) continue;
+    const bool known = std::any_of(kMetricNames.begin(), kMetricNames.end(),
+                                   [&](const MetricName& metric) { return metric.key == key; });
+    if (!known)
+      throw Error(ErrorKind::kInvalidArgument,
+                  "--percentile-metrics " + key + ": unknown; there are ttft, tpot, itl, e2el");
+    keys.push_back(std::move(key));
+  }
+  return keys;
 }
 
 double percentile(std::vector<double> values, double percent) {

@@ -22,6 +22,9 @@ struct ReportOptions {
 // "ttft:500 tpot:50" in words. Throws Error(kInvalidArgument).
 std::vector<std::pair<std::string, double>> parse_goodput(const std::vector<std::string>& words);
 
+// "ttft,tpot". Throws Error(kInvalidArgument) for what is no metric of ours.
+std::vector<std::string> parse_metrics(const std::string& text);
+
 // As numpy's: linear between neighbours; 0 without values.
 double percentile(std::vector<double> values, double percent);
 

@@ -1,5 +1,6 @@
 #include "io/json_field.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "io/mapped_file.h"
@@ -55,6 +56,16 @@ std::vector<std::pair<std::string, JsonField>> JsonField::members() const {
     fields.emplace_back(key, child(item, path_.empty() ? name : path_ + "." + name));
   }
   return fields;
+}
+
+void JsonField::allow_only(std::initializer_list<std::string_view> known) const {
+  for (const auto& [key, field] : members()) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    std::string names;
+    for (const std::string_view name : known)
+      names += (names.empty() ? "" : ", ") + std::string(name);
+    field.fail("unknown; there are " + names);
+  }
 }
 
 std::int64_t JsonField::as_int_between(std::int64_t lowest, std::int64_t highest) const {

@@ -4,6 +4,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -52,6 +53,10 @@ class JsonField {
   std::string get(std::string_view key, const char* otherwise) const {
     return get<std::string>(key, otherwise);
   }
+
+  // For what is ours to define: throws for the first member that is none of `known`, naming it and
+  // them. Anything else is left alone: files of others may hold more than we read.
+  void allow_only(std::initializer_list<std::string_view> known) const;
 
   // Throws the Error for this field with a cause of the caller's.
   [[noreturn]] void fail(const std::string& cause) const;

@@ -46,6 +46,8 @@ std::optional<RepackHeader> read_repack_header(const std::filesystem::path& fold
   const JsonField json(document, printable(path.string()));
   if (const auto format = json.get<std::string>("format"); format != kFormat)
     json.at("format").fail("is '" + printable(format) + "', this version reads '" + kFormat + "'");
+  json.allow_only({"format", "layout", "tensor_parallel_size", "num_hidden_layers",
+                   "n_routed_experts", "hidden_size", "moe_intermediate_size", "checksums"});
   for (const auto& [name, expected] : shape_of(config))
     if (const auto value = json.get<std::int64_t>(name); value != expected)
       json.at(name).fail("is " + std::to_string(value) + ", but config.json says " +

@@ -131,14 +131,27 @@ struct Flag {
   std::optional<std::string> value;
 };
 
+std::string without_alias(const std::string& name) {
+  const auto alias = std::find_if(kAliases.begin(), kAliases.end(),
+                                  [&](const Alias& known) { return known.first == name; });
+  return alias == kAliases.end() ? name : std::string(alias->second);
+}
+
+const Foreign* find_foreign(const std::string& name) {
+  const auto foreign = std::find_if(kForeign.begin(), kForeign.end(),
+                                    [&](const Foreign& known) { return known.name == name; });
+  return foreign == kForeign.end() ? nullptr : &*foreign;
+}
+
 Flag split_flag(const std::string& argument) {
   const std::size_t equals = argument.find('=');
   Flag flag{.name = argument.substr(0, equals), .value = {}};
   if (equals != std::string::npos) flag.value = argument.substr(equals + 1);
   std::replace(flag.name.begin(), flag.name.end(), '_', '-');
-  const auto alias = std::find_if(kAliases.begin(), kAliases.end(),
-                                  [&](const Alias& known) { return known.first == flag.name; });
-  if (alias != kAliases.end()) flag.name = alias->second;
+  flag.name = without_alias(flag.name);
+  // The same of a switch that is switched off.
+  if (flag.name.starts_with("--no-"))
+    flag.name = "--no-" + without_alias("--" + flag.name.substr(5)).substr(2);
   return flag;
 }
 
@@ -197,12 +210,11 @@ NormalizedArguments normalize_arguments(const std::vector<std::string>& argument
     }
     Flag flag = split_flag(arguments[i]);
     const bool next_is_value = i + 1 < arguments.size() && !is_flag(arguments[i + 1]);
-    const auto foreign = std::find_if(kForeign.begin(), kForeign.end(), [&](const Foreign& known) {
-      return known.name == flag.name;
-    });
-    if (foreign != kForeign.end()) {
+    if (const Foreign* foreign = find_foreign(flag.name)) {
       result.warnings.push_back(flag.name + " has no effect here and is ignored");
       if (foreign->has_value && !flag.value && next_is_value) ++i;
+    } else if (flag.name.starts_with("--no-") && find_foreign("--" + flag.name.substr(5))) {
+      continue;  // what has no effect is off
     } else if (flag.name.find('.') != std::string::npos && (flag.value || next_is_value)) {
       dotted.add(flag.name, flag.value ? *flag.value : arguments[++i]);
     } else {

@@ -26,7 +26,8 @@ std::string closest_flag(std::string_view unknown, const std::vector<std::string
 std::int64_t parse_human_integer(const std::string& text, const std::string& flag);
 
 // A YAML file of flags as vLLM's --config has it: "key: value" lines, lists as "[a, b]" or "- a"
-// lines, true and false for switches, JSON objects in quotes or braces. Returns "--key", "value"
+// lines, true and false ("--no-key") for switches, JSON objects in quotes or braces. Returns
+// "--key", "value"
 // ... Throws Error naming the file, the line and the cause.
 std::vector<std::string> read_config_file(const std::string& path);
 

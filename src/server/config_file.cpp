@@ -1,4 +1,5 @@
 // Flags from a flat YAML file.
+#include <set>
 #include <sstream>
 
 #include "base/error.h"
@@ -50,7 +51,11 @@ std::vector<std::string> list_items(const std::string& text) {
 }
 
 void add_value(const std::string& flag, const std::string& value, std::vector<std::string>& out) {
-  if (value == "false" || value == "null") return;
+  if (value == "null") return;
+  if (value == "false") {
+    out.push_back("--no-" + flag.substr(2));
+    return;
+  }
   out.push_back(flag);
   if (value == "true" || value.empty()) return;
   if (value.starts_with('[') && value.ends_with(']')) {
@@ -66,12 +71,13 @@ std::vector<std::string> read_config_file(const std::string& path) {
   std::istringstream file(read_text_file(path, "--config " + path));
   std::vector<std::string> out;
   std::string raw;
+  std::set<std::string> keys;
   bool in_list = false;
   for (int number = 1; std::getline(file, raw); ++number) {
     const std::string line(without_comment(raw));
     const std::string text = trimmed(line);
     if (text.empty() || text == "---") continue;
-    const auto fail = [&](const char* cause) {
+    const auto fail = [&](const std::string& cause) {
       throw Error(ErrorKind::kBadFile, path + ": line " + std::to_string(number) + ": " + cause);
     };
     if (text.starts_with("- ")) {
@@ -84,7 +90,10 @@ std::vector<std::string> read_config_file(const std::string& path) {
     if (colon == std::string::npos) fail("expected 'key: value'");
     const std::string value = trimmed(std::string_view(text).substr(colon + 1));
     in_list = value.empty();
-    add_value("--" + trimmed(std::string_view(text).substr(0, colon)), value, out);
+    const std::string key = trimmed(std::string_view(text).substr(0, colon));
+    if (!keys.insert(key).second) fail("the key '" + key + "' is there twice");
+    if (key == "config") fail("a file cannot name another");
+    add_value("--" + key, value, out);
   }
   return out;
 }

@@ -152,9 +152,12 @@ std::unique_ptr<ServedModel> ServedModel::load(const ServedModelOptions& options
   const fs::path generation = fs::path(path) / "generation_config.json";
   if (options.generation_config != "vllm" && fs::exists(generation))
     take_defaults(read_json_file(generation), generation.string(), *model);
-  take_defaults(
-      json_object_flag(options.override_generation_config, "--override-generation-config"),
-      "--override-generation-config", *model);
+  const Json given =
+      json_object_flag(options.override_generation_config, "--override-generation-config");
+  JsonField(given, "--override-generation-config", ErrorKind::kInvalidArgument)
+      .allow_only(
+          {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens"});
+  take_defaults(given, "--override-generation-config", *model);
   return model;
 }
 

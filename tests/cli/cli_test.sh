@@ -56,6 +56,35 @@ expect 2 "--seed" serve models/tiny-k2 --seed 99999999999999999999
 expect 2 "--dtype" serve models/tiny-k2 --dtype float8
 expect 2 "--port" serve models/tiny-k2 --port 0 --port x
 
+# Keys that nobody reads, in everything that a user writes as JSON or YAML.
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+for verb in generate chat serve 'bench latency' 'bench throughput'; do
+  expect 2 "'num_speculative_token': unknown; there are method, model, num_speculative_tokens" $verb models/tiny-k2 \
+    --speculative-config '{"model": "models/tiny-k2-dflash", "num_speculative_token": 5}'
+done
+expect 2 "'ddtree_size': says again what 'ddtree_budget'" generate models/tiny-k2 --prompt x \
+  --speculative-config '{"model": "models/tiny-k2-dflash", "ddtree_budget": 5, "ddtree_size": 6}'
+expect 2 "expected an object" generate models/tiny-k2 --prompt x --speculative-config '[]'
+expect 2 "'temprature': unknown; there are temperature" serve models/tiny-k2 --port 0 --quiet --log-level error \
+  --override-generation-config '{"temprature": 1}'
+echo 'max_num_seq: 4' > "$scratch/unknown.yaml"
+expect 2 "unknown.yaml: unknown key 'max-num-seq'; did you mean --max-num-seqs?" serve models/tiny-k2 --config "$scratch/unknown.yaml"
+printf 'port: 1\nport: 2\n' > "$scratch/twice.yaml"
+expect 3 "twice.yaml: line 2: the key 'port' is there twice" serve models/tiny-k2 --config "$scratch/twice.yaml"
+echo '{"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "x"}, "bdoy": {}}' > "$scratch/lines"
+expect 2 "lines line 1: field 'bdoy': unknown; there are custom_id" run-batch -i "$scratch/lines" -o /dev/null --url http://127.0.0.1:1
+echo '{"peer": {}}' > "$scratch/peers"
+expect 3 "peers: field 'peers': missing" bench kernels --filter rms --peers "$scratch/peers"
+echo '{"peers": {"x": [{"name": "y"}]}}' > "$scratch/peers"
+expect 3 "field 'peers.x[0].us': missing" bench kernels --filter rms --peers "$scratch/peers"
+for verb in 'bench serve' 'bench sweep'; do
+  expect 2 "--percentile-metrics topt: unknown" $verb --percentile-metrics topt --port 1
+  expect 2 "--metadata a: must be" $verb --metadata a --port 1
+  expect 2 "--extra-body: expected an object" $verb --extra-body '[1]' --port 1
+done
+expect 7 "--output-dir /dev/null/x: cannot be made" bench sweep --output-dir /dev/null/x --port 1
+
 # What the server finds while it loads ends it with the fault's own code.
 for fault in "4 --chat-template:/no/such --chat-template /no/such" "3 --chat-template:/tmp --chat-template /tmp" \
   "2 temperature --override-generation-config {\"temperature\":-1}"; do
@@ -81,8 +110,6 @@ for output in /dev/full closed; do
 done
 
 # A path that is no model: absent, not a model, incomplete. Nothing is opened that could block.
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
 mkdir "$scratch/empty" "$scratch/weights"
 echo x > "$scratch/file"
 mkfifo "$scratch/fifo"

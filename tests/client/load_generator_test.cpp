@@ -176,6 +176,7 @@ TEST(BatchFileTest, RefusesBadLinesNamingThem) {
                           R"({"custom_id": "a", "url": "/v1/completions"})",
                           R"({"url": "/v1/completions", "body": {}})",
                           R"({"custom_id": "a", "method": "GET", "url": "/v1/x", "body": {}})",
+                          R"({"custom_id": "a", "url": "/v1/x", "body": {}, "metod": "POST"})",
                           R"({"custom_id": "a", "url": "/v1/x", "body": {"stream": true}})"}) {
     try {
       read_batch("\n" + std::string(bad), "in.jsonl");

@@ -33,6 +33,11 @@ TEST(LoadReportTest, PercentileIsNumpys) {
   EXPECT_DOUBLE_EQ(percentile({}, 10), 0);
 }
 
+TEST(LoadReportTest, MetricsAreNamed) {
+  EXPECT_EQ(parse_metrics("ttft,,e2el"), (std::vector<std::string>{"ttft", "e2el"}));
+  EXPECT_THROW(parse_metrics("ttft,topt"), Error);
+}
+
 // Worked by hand: TPOT of a is 0.2/2, of b 0.4/4; c counts as failed only.
 TEST(LoadReportTest, TextIsVllms) {
   ReportOptions options{

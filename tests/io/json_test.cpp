@@ -138,6 +138,11 @@ TEST(JsonField, NamesFileAndDottedField) {
                   {"'text_config.layers[1]'", "found a string"});
   expect_contains(fails([&] { root.at("text_config").at("eps").find("x"); }),
                   {"expected an object"});
+  text.allow_only({"hidden_size", "eps", "layers", "none", "big"});
+  expect_contains(fails([&] {
+                    text.allow_only({"hidden_size", "eps", "layers", "big"});
+                  }),
+                  {"'text_config.none'", "unknown; there are hidden_size, eps, layers, big"});
   const JsonField request(value, "request", ErrorKind::kInvalidArgument);
   expect_contains(error_of(ErrorKind::kInvalidArgument, [&] { request.get<bool>("stream"); }),
                   {"request: field 'stream': missing"});

@@ -233,6 +233,11 @@ TEST_F(RepackRefusals, BackendsOfAnotherLayout) {
   expect_contains(refuse(ErrorKind::kUnsupported, backend_), {"'layout'", "older", "again"});
 }
 
+TEST_F(RepackRefusals, KeysOfAnotherVersion) {
+  edit(kRepackHeaderName, "group_size", 64);
+  expect_contains(refuse(ErrorKind::kBadFile, backend_), {"'group_size'", "unknown"});
+}
+
 TEST_F(RepackRefusals, AnotherNumberOfRanks) {
   expect_contains(refuse(ErrorKind::kUnsupported, backend_, {0, 2}),
                   {"'tensor_parallel_size': is 1", "2"});

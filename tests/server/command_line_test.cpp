@@ -60,6 +60,13 @@ TEST(CommandLineTest, HumanIntegers) {
     EXPECT_THROW(parse_human_integer(bad, "--x"), Error) << bad;
 }
 
+TEST(CommandLineTest, SwitchesThatAreOff) {
+  const NormalizedArguments got = normalize_arguments(
+      {"--no-disable_cuda_graph", "--no-trust-remote-code", "--no-enable-prefix-caching"});
+  EXPECT_EQ(got.arguments, (Strings{"--no-enforce-eager", "--no-enable-prefix-caching"}));
+  EXPECT_TRUE(got.warnings.empty());
+}
+
 TEST(CommandLineTest, ConfigFiles) {
   const auto path = std::filesystem::temp_directory_path() /
                     ("coppice_config_" + std::to_string(getpid()) + ".yaml");
@@ -71,9 +78,11 @@ TEST(CommandLineTest, ConfigFiles) {
       read("# a comment\nport: 8001  # here too\nserved-model-name: [a, 'b c']\n"
            "enable-log-requests: true\ndisable-log-stats: false\napi-key:\n  - one\n  - two\n"),
       (Strings{"--port", "8001", "--served-model-name", "a", "b c", "--enable-log-requests",
-               "--api-key", "one", "two"}));
+               "--no-disable-log-stats", "--api-key", "one", "two"}));
   EXPECT_THROW(read("a:\n  b: 1\n"), Error);
   EXPECT_THROW(read("just words\n"), Error);
+  EXPECT_THROW(read("port: 1\nseed: 2\nport: 3\n"), Error);
+  EXPECT_THROW(read("config: other.yaml\n"), Error);
   std::filesystem::remove(path);
   EXPECT_THROW(read_config_file(path.string()), Error);
 }
