@@ -3,7 +3,7 @@
 import json
 import sys
 
-FAMILIES = (("Routed experts", "experts "), ("Blocks of a layer", "block "), ("MLA attention", "mla "),
+FAMILIES = (("Prompts: routed experts", "prompt experts "), ("Routed experts", "experts "), ("Blocks of a layer", "block "), ("MLA attention", "mla "),
             ("Trees, choices, commit", ("tree", "top_k", "greedy", "sample", "commit")),
             ("Rows", ("add_norm", "rope_write", "route ", "silu")), ("Dense products", ""))
 
@@ -46,13 +46,15 @@ def rounds(report):
     print(f"{model['layers']} layers of network {model['network']}; weights {memory['weights_bytes'] / 1e9:.2f} GB, "
           f"drafter {memory['drafter_bytes'] / 1e9:.2f} GB.\n")
     print("| context | batch | rows | mode | total us | +- | draft | build | compile | verify | attention | experts | dense | lm_head | norms | "
-          "ranks | sampling | commit | launches | overhead | distinct experts |\n" + "|---" * 21 + "|")
+          "ranks | sampling | commit | launches | overhead | distinct experts | peers' kernels us | peers / verify |\n" + "|---" * 23 + "|")
     for r in report["rounds"]:
         stages, verify = r["stages"], r["verify"]
         cells = [r["context"], r["batch"], r["rows"], r["mode"], f"{r['total_us']:.0f}", f"{(r['total_us_max'] - r['total_us_min']) / 2:.0f}"]
         cells += [f"{stages[s]:.0f}" for s in ("draft", "tree_build", "compile", "verify")]
         cells += [f"{verify.get(v, 0):.0f}" for v in ("attention", "experts", "dense", "lm_head", "norms", "ranks", "sampling")]
         cells += [f"{stages['commit']:.0f}", sum(r["launches"].values()), f"{100 * r['overhead']:.1f} %", f"{r['distinct_experts']:.1f}"]
+        peer = r.get("peer_us")
+        cells += ["-", "-"] if peer is None else [f"{peer:.0f} ({r['peer']})", f"{peer / stages['verify']:.2f}x"]
         print("| " + " | ".join(str(cell) for cell in cells) + " |")
 
 

@@ -122,9 +122,11 @@ int run_bench(int argc, char** argv) {
   round_verb->add_option("--repeats", round.repeats)->check(CLI::Range(1, 1000));
   round_verb->add_option("--runs", round.runs, "interleaved passes over all points")
       ->check(CLI::Range(1, 100));
+  round_verb->add_option("--peers", peers,
+                         "times of other kernels, written by bench/peers; summed over a step");
   round_verb->add_option("--json", json, "write the results to this file");
   if (const auto code = parse_flags(app, argc, argv)) return *code;
-  if (!peers.empty()) kernels.peers = read_peers(peers);
+  if (!peers.empty()) kernels.peers = round.peers = read_peers(peers);
   if (!round_verb->parsed()) return bench_kernels(device, kernels, json);
   write_file(json, all_ranks && round.num_ranks > 1 ? bench_all_ranks(device, round)
                                                     : bench_rank(device, round));

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""dequantised_experts.py: routed experts of prompts on weights dequantised to bf16 beforehand, in microseconds: cuBLAS (torch.mm expert by expert) and torch's
-grouped product. Whole op (gather, products, activation, weighted sum) and the products alone, TP-8 shard and whole experts, 2048 and 8192 rows; uniform routing,
-medians of graph replays. Needs torch with CUDA and about 40 GB of its memory."""
+"""dequantised_experts.py [OUT.json]: routed experts of prompts on weights dequantised to bf16 beforehand, in microseconds: cuBLAS (torch.mm expert by expert)
+and torch's grouped product. Whole op (gather, products, activation, weighted sum) and the products alone, TP-8 shard and whole experts, 2048 and 8192 rows; uniform
+routing, medians of graph replays. Writes the JSON that `coppice bench kernels --peers` reads. Needs torch with CUDA and about 40 GB of its memory."""
+import json
 import statistics
+import sys
 
 import torch
 
@@ -65,8 +67,10 @@ def measure(name, width, w13, w2, rows):
     for peer, products in (("cuBLAS expert by expert", each), ("torch grouped", grouped)):
         whole, alone = time_us(lambda: summed(products(x[sources]))), time_us(lambda: products(gathered, active))
         print(f"{name} M={rows}: {peer} {whole:.0f}, its products alone {alone:.0f}", flush=True)
+        PEERS.setdefault(f"prompt experts {name} M={rows}", []).append({"name": peer, "us": round(whole, 3)})
 
 
+PEERS = {}
 KIND = {"device": "cuda", "dtype": torch.bfloat16}
 for shard, intermediate in (("tp8", 256), ("tp1", 2048)):
     gate_up = torch.empty(EXPERTS, 2 * intermediate, HIDDEN, **KIND).normal_(0, 0.01)
@@ -74,3 +78,6 @@ for shard, intermediate in (("tp8", 256), ("tp1", 2048)):
     for tokens in (2048, 8192):
         measure(shard, intermediate, gate_up, down, tokens)
     del gate_up, down
+if len(sys.argv) > 1:
+    with open(sys.argv[1], "w") as file:
+        json.dump({"peers": PEERS}, file, indent=1)

@@ -255,10 +255,11 @@ int main(int argc, char** argv) {
   peer::Report report("Marlin MoE");
   for (const int ranks : {8, 1}) {
     const Experts experts = make_experts(2048 / ranks, ranks == 8 ? 8 : 1);
-    for (const int rows : {1, 2, 4, 8, 17, 33, 64, 128, 256, 512, 1024}) {
+    for (const int rows : {1, 2, 4, 8, 17, 33, 64, 128, 256, 512, 1024, 2048, 8192}) {
       const Step step = make_step(rows, experts.width);
       const double error = check(experts, step, stream);
-      const std::string key = "experts tp" + std::to_string(ranks) + " M=" + std::to_string(rows);
+      const std::string key = std::string(rows < 2048 ? "experts tp" : "prompt experts tp") +
+                              std::to_string(ranks) + " M=" + std::to_string(rows);
       if (!report.accept(key, error, 3e-2)) return 1;
       const auto one = [&](int call) { run(experts, step, call, stream); };
       report.add(key, peer::time_us(16, stream, one), error);

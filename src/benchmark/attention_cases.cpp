@@ -4,6 +4,7 @@
 
 #include "base/half.h"
 #include "base/random_values.h"
+#include "base/thread_pool.h"
 #include "benchmark/kernel_case.h"
 
 namespace coppice {
@@ -101,20 +102,15 @@ float cache_value(std::int64_t slot, std::int64_t column, std::int64_t width) {
   return to_float(to_bf16(random_uniform(kCacheSeed, index, 1)));
 }
 
-// Attention of one row's head 0 and last head, in one pass over its keys.
-std::vector<double> attend(const AttentionShape& s, std::int64_t row, const float* lat,
-                           const float* pe, const std::vector<std::int64_t>& heads) {
+// Attention of one row's heads over slots [begin, end) of `slots`: sums and totals are added to.
+void attend(const AttentionShape& s, const std::vector<std::int64_t>& slots, std::int64_t begin,
+            std::int64_t end, const float* lat, const float* pe,
+            const std::vector<std::int64_t>& heads, double* sums, double* totals) {
   const std::int64_t width = s.rank + s.rope;
-  std::vector<std::int64_t> slots;
-  const std::int64_t first = row / s.tree * s.blocks() * kBlockSize;
-  for (std::int64_t i = 0; i < s.context; ++i) slots.push_back(first + i);
-  for (const std::int32_t slot : path_of(s, row)) slots.push_back(slot);
-  std::vector<double> sums(heads.size() * static_cast<std::size_t>(s.rank), 0);
-  std::vector<double> totals(heads.size(), 0);
   std::vector<float> key(static_cast<std::size_t>(width));
-  for (const std::int64_t slot : slots) {
+  for (std::int64_t i = begin; i < end; ++i) {
     for (std::int64_t c = 0; c < width; ++c)
-      key[static_cast<std::size_t>(c)] = cache_value(slot, c, width);
+      key[static_cast<std::size_t>(c)] = cache_value(slots[static_cast<std::size_t>(i)], c, width);
     for (std::size_t h = 0; h < heads.size(); ++h) {
       float score = 0;
       for (std::int64_t c = 0; c < s.rank; ++c)
@@ -124,13 +120,39 @@ std::vector<double> attend(const AttentionShape& s, std::int64_t row, const floa
       // Inputs are bounded: scores stay far below what exp overflows at.
       const double weight = std::exp(double{score} * double{s.scale()});
       totals[h] += weight;
-      double* const sum = &sums[h * static_cast<std::size_t>(s.rank)];
+      double* const sum = sums + h * static_cast<std::size_t>(s.rank);
       for (std::int64_t c = 0; c < s.rank; ++c) sum[c] += weight * key[static_cast<std::size_t>(c)];
     }
   }
-  for (std::size_t i = 0; i < sums.size(); ++i)
-    sums[i] /= totals[i / static_cast<std::size_t>(s.rank)];
-  return sums;
+}
+
+// One row's given heads over all its keys, in pieces.
+std::vector<double> attend(const AttentionShape& s, std::int64_t row, const float* lat,
+                           const float* pe, const std::vector<std::int64_t>& heads) {
+  std::vector<std::int64_t> slots;
+  const std::int64_t first = row / s.tree * s.blocks() * kBlockSize;
+  for (std::int64_t i = 0; i < s.context; ++i) slots.push_back(first + i);
+  for (const std::int32_t slot : path_of(s, row)) slots.push_back(slot);
+  constexpr std::int64_t kPieces = 64;
+  const std::size_t size = heads.size() * static_cast<std::size_t>(s.rank);
+  std::vector<double> sums(kPieces * size, 0), totals(kPieces * heads.size(), 0);
+  ThreadPool pool;
+  pool.parallel_for(kPieces, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i)
+      attend(s, slots, i * std::ssize(slots) / kPieces, (i + 1) * std::ssize(slots) / kPieces, lat,
+             pe, heads, &sums[static_cast<std::size_t>(i) * size],
+             &totals[static_cast<std::size_t>(i) * heads.size()]);
+  });
+  std::vector<double> result(size, 0);
+  for (std::size_t i = 0; i < size; ++i) {
+    double sum = 0, total = 0;
+    for (std::size_t piece = 0; piece < kPieces; ++piece) {
+      sum += sums[piece * size + i];
+      total += totals[piece * heads.size() + i / static_cast<std::size_t>(s.rank)];
+    }
+    result[i] = sum / total;
+  }
+  return result;
 }
 
 double sampled_error(BenchSide& side, const BuiltCase& built, const AttentionShape& s) {

@@ -5,6 +5,7 @@
 
 #include "base/half.h"
 #include "base/random_values.h"
+#include "base/thread_pool.h"
 #include "benchmark/kernel_case.h"
 
 namespace coppice {
@@ -42,7 +43,7 @@ struct Experts {
   Tensor x, weights, shared, out;
 };
 
-BuiltCase build(BenchSide& side, const NetworkShape& n, std::int64_t rows) {
+BuiltCase build(BenchSide& side, const NetworkShape& n, std::int64_t rows, Provenance provenance) {
   auto e = std::make_shared<Experts>();
   const double layer_bytes = weight_bytes_of_expert(n) * static_cast<double>(n.n_routed_experts);
   const double touched_bytes =
@@ -73,7 +74,7 @@ BuiltCase build(BenchSide& side, const NetworkShape& n, std::int64_t rows) {
   const std::int64_t copies = std::max<std::int64_t>(layers, kRoutings) / kRoutings * kRoutings;
   return {.num_copies = copies,
           .run =
-              [e, &backend](std::int64_t i) {
+              [e, provenance, &backend](std::int64_t i) {
                 const auto copy = static_cast<std::size_t>(i);
                 backend.moe_experts({.x = e->x,
                                      .topk_ids = e->ids[copy % e->ids.size()],
@@ -81,7 +82,8 @@ BuiltCase build(BenchSide& side, const NetworkShape& n, std::int64_t rows) {
                                      .experts = &e->layers[copy % e->layers.size()],
                                      .shared = e->shared,
                                      .out = e->out,
-                                     .distinct_experts = {}});
+                                     .distinct_experts = {},
+                                     .provenance = provenance});
               },
           .outputs = {e->x, e->ids[0], e->weights, e->shared, e->out},
           .bytes = weight_bytes_of_expert(n) * static_cast<double>(distinct) / kRoutings +
@@ -123,13 +125,16 @@ double sampled_error(BenchSide& side, const BuiltCase& built, const NetworkShape
   const std::int64_t stride = std::max<std::int64_t>(hidden / 61, 1);
   std::vector<float> values, expected(static_cast<std::size_t>((hidden + stride - 1) / stride), 0);
   std::vector<float> act(static_cast<std::size_t>(width));
+  ThreadPool pool;
   for (std::size_t k = 0; k < ids.size(); ++k) {
     const auto expert = static_cast<std::int64_t>(ids[k]);
-    for (std::int64_t i = 0; i < width; ++i) {
-      const double gate = expert_row(0, expert * width + i, hidden, x.data());
-      const double up = expert_row(1, expert * width + i, hidden, x.data());
-      act[static_cast<std::size_t>(i)] = static_cast<float>(gate / (1 + std::exp(-gate)) * up);
-    }
+    pool.parallel_for(width, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const double gate = expert_row(0, expert * width + i, hidden, x.data());
+        const double up = expert_row(1, expert * width + i, hidden, x.data());
+        act[static_cast<std::size_t>(i)] = static_cast<float>(gate / (1 + std::exp(-gate)) * up);
+      }
+    });
     for (std::int64_t o = 0; o < hidden; o += stride)
       expected[static_cast<std::size_t>(o / stride)] +=
           weights[k] * static_cast<float>(expert_row(2, expert * hidden + o, width, act.data()));
@@ -148,9 +153,9 @@ void add_expert_cases(std::vector<KernelCase>& cases, const NetworkShape& n) {
   const std::vector<std::int64_t> row_counts =
       whole ? std::vector<std::int64_t>{1, 8, 17, 64, 256, 1024}
             : std::vector<std::int64_t>{1, 2, 4, 8, 17, 33, 64, 128, 256, 512, 1024};
-  for (const std::int64_t rows : row_counts)
+  const auto add = [&](const std::string& name, std::int64_t rows, Provenance provenance) {
     cases.push_back(
-        {.key = "experts " + n.name + " M=" + std::to_string(rows),
+        {.key = name + " " + n.name + " M=" + std::to_string(rows),
          .kernel = "moe_experts",
          .shape = Json::object({{"network", n.name},
                                 {"rows", rows},
@@ -158,9 +163,15 @@ void add_expert_cases(std::vector<KernelCase>& cases, const NetworkShape& n) {
                                 {"top_k", n.num_experts_per_tok},
                                 {"hidden_size", n.hidden_size},
                                 {"intermediate_size", n.moe_intermediate_size}}),
-         .build = [n, rows](BenchSide& side) { return build(side, n, rows); },
+         .build = [n, rows,
+                   provenance](BenchSide& side) { return build(side, n, rows, provenance); },
          .error = [n](BenchSide& side,
                       const BuiltCase& built) { return sampled_error(side, built, n); }});
+  };
+  for (const std::int64_t rows : row_counts) add("experts", rows, Provenance::kDecided);
+  const std::vector<std::int64_t> prompts =
+      n.name == "tiny" ? std::vector<std::int64_t>{256} : std::vector<std::int64_t>{2048, 8192};
+  for (const std::int64_t rows : prompts) add("prompt experts", rows, Provenance::kPrompt);
 }
 
 }  // namespace coppice

@@ -68,18 +68,6 @@ double error_against_reference(BenchSide& side, const BuiltCase& built, const Ke
   return worst;
 }
 
-void find_peer(const Json& peers, KernelResult& result) {
-  const Json* const all = peers.find("peers");
-  const Json* const own = all == nullptr ? nullptr : all->find(result.what.key);
-  if (own == nullptr) return;
-  for (const Json& peer : own->as_array()) {
-    const double us = peer.find("us")->as_double();
-    if (result.peer_us > 0 && us >= result.peer_us) continue;
-    result.peer = peer.find("name")->as_string();
-    result.peer_us = us;
-  }
-}
-
 KernelResult run_case(const KernelCase& what, Backend& backend, DeviceMeter& meter,
                       bool check_only) {
   BenchSide side(backend, meter);
@@ -170,8 +158,8 @@ Json KernelReport::as_json() const {
     item["floor_us"] = r.floor_us;
     item["over_floor"] = r.floor_us > 0 ? Json(r.us.median / r.floor_us) : Json();
     item["target_us"] = number_or_null(r.target_us);
-    item["peer"] = r.peer.empty() ? Json() : Json(r.peer);
-    item["peer_us"] = number_or_null(r.peer_us);
+    item["peer"] = r.peer.name.empty() ? Json() : Json(r.peer.name);
+    item["peer_us"] = number_or_null(r.peer.us);
     item["error"] = r.error;
     item["wrong"] = r.wrong;
     cases.push_back(std::move(item));
@@ -200,8 +188,8 @@ std::string table_line(const KernelResult& r, const DeviceCeiling& ceiling) {
                 (r.us.max - r.us.min) / 2, r.bytes * 1e-6, gb_per_s,
                 ceiling.read_gb_per_s > 0 ? 100 * gb_per_s / ceiling.read_gb_per_s : 0,
                 optional(r.floor_us > 0 ? r.us.median / r.floor_us : 0, "%.2fx").c_str(),
-                optional(r.target_us, "%.4g").c_str(), optional(r.peer_us, "%.2f").c_str(),
-                r.peer.empty() ? "-" : r.peer.c_str(), r.error);
+                optional(r.target_us, "%.4g").c_str(), optional(r.peer.us, "%.2f").c_str(),
+                r.peer.name.empty() ? "-" : r.peer.name.c_str(), r.error);
 }
 
 KernelReport run_kernel_bench(Backend& backend, DeviceMeter& meter,
@@ -227,7 +215,7 @@ KernelReport run_kernel_bench(Backend& backend, DeviceMeter& meter,
       result.floor_us =
           std::max(report.ceiling.floor_us(result.bytes), report.ceiling.fixed_us + arithmetic);
     result.target_us = is_cpu ? 0 : target_us(cases[i].key);
-    find_peer(options.peers, result);
+    result.peer = fastest_peer(options.peers, cases[i].key);
     observer.end(result, report.ceiling);
     report.results.push_back(std::move(result));
   }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "benchmark/kernel_case.h"
+#include "benchmark/peers.h"
 #include "benchmark/timing.h"
 
 namespace coppice {
@@ -25,11 +26,10 @@ struct KernelResult {
   KernelCase what;
   Spread us;
   double bytes = 0, flops = 0, error = 0;
-  bool wrong = false;     // not timed
-  double target_us = 0;   // 0: none for this device
-  double floor_us = 0;    // the reachable floor
-  std::string peer = {};  // the fastest one of the same key
-  double peer_us = 0;
+  bool wrong = false;    // not timed
+  double target_us = 0;  // 0: none for this device
+  double floor_us = 0;   // the reachable floor
+  PeerTime peer = {};    // the fastest one of the same key
 };
 
 // Called before and after each case.

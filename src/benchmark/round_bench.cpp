@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "benchmark/peers.h"
 #include "benchmark/point_bench.h"
 
 namespace coppice {
@@ -148,10 +149,10 @@ Json RoundBench::describe_model() const {
 
 std::string table_head() {
   return format(
-      "%7s %5s %4s %-5s %9s %7s %8s %6s %6s %8s | %8s %8s %8s %7s %6s %6s %6s | %6s %6s %8s\n",
+      "%7s %5s %4s %-5s %9s %7s %8s %6s %6s %8s | %8s %8s %8s %7s %6s %6s %6s | %6s %6s %8s %8s\n",
       "context", "batch", "rows", "mode", "total us", "+-", "draft", "build", "compile", "verify",
       "attn", "experts", "dense", "lm_head", "norms", "ranks", "sample", "commit", "host",
-      "overhead");
+      "overhead", "peers");
 }
 
 std::string table_line(const Json& r) {
@@ -159,14 +160,15 @@ std::string table_line(const Json& r) {
   const Json &s = *r.find("stages"), &v = *r.find("verify");
   return format(
       "%7.0f %5.0f %4.0f %-5s %9.1f %7.1f %8.1f %6.1f %6.1f %8.1f | %8.1f %8.1f %8.1f %7.1f %6.1f "
-      "%6.1f %6.1f | %6.1f %6.1f %7.1f%%\n",
+      "%6.1f %6.1f | %6.1f %6.1f %7.1f%% %8s\n",
       number(r, "context"), number(r, "batch"), number(r, "rows"),
       r.find("mode")->as_string().c_str(), number(r, "total_us"),
       (number(r, "total_us_max") - number(r, "total_us_min")) / 2, number(s, "draft"),
       number(s, "tree_build"), number(s, "compile"), number(s, "verify"), number(v, "attention"),
       number(v, "experts"), number(v, "dense"), number(v, "lm_head"), number(v, "norms"),
       number(v, "ranks"), number(v, "sampling"), number(s, "commit"), number(s, "host"),
-      100 * number(r, "overhead"));
+      100 * number(r, "overhead"),
+      r.find("peer")->is_null() ? "-" : format("%.1f", number(r, "peer_us")).c_str());
 }
 
 std::vector<RoundPoint> RoundBench::points() const {
@@ -198,6 +200,13 @@ std::unique_ptr<PointBench> RoundBench::open(const RoundPoint& point, bool graph
 
 void RoundBench::add(const PointBench& point) {
   Json result = point.result();
+  const auto text = [&](const char* field) { return std::to_string(result.find(field)->as_int()); };
+  const PeerTime peer =
+      fastest_peer(options_.peers, "step of " + std::to_string(options_.num_layers) + " layers " +
+                                       network_.name + " L=" + text("context") +
+                                       " B=" + text("batch") + " M=" + text("rows"));
+  result["peer"] = peer.us > 0 ? Json(peer.name) : Json();
+  result["peer_us"] = peer.us > 0 ? Json(peer.us) : Json();
   observer_.line(table_line(result));
   rounds_.push_back(std::move(result));
 }

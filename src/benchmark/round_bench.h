@@ -28,6 +28,7 @@ struct RoundBenchOptions {
   // More than one: all points stay open together, and are gone through so many times in a shuffled
   // order; results are medians over these runs. Without `eager`.
   int runs = 1;
+  Json peers = {};  // the file of bench/peers; null: none
   std::string command;
 };
 

@@ -75,6 +75,7 @@ TEST(KernelBenchTest, NeverTimesAWrongResult) {
   for (const auto& [filter, spoiled] :
        std::map<std::string, std::string>{{"qkv_a tiny M=8", "linear"},
                                           {"experts tiny M=4", "moe_experts"},
+                                          {"prompt experts tiny M=256", "moe_experts"},
                                           {"mla tiny B=1 L=1024 T=17", "mla_attention"},
                                           {"add_norm tiny M=17", "add_rms_norm"},
                                           {"ffn block tiny M=1", "moe_block"},
@@ -98,8 +99,8 @@ TEST(KernelBenchTest, ShowsTheFastestPeer) {
       *backend, *meter, {.filter = "silu tiny M=1", .peers = peers, .command = "test"},
       {.begin = [](std::size_t, std::size_t, const std::string&) {},
        .end = [](const KernelResult&, const DeviceCeiling&) {}});
-  EXPECT_EQ(report.results[0].peer, "fast");
-  EXPECT_EQ(report.results[0].peer_us, 2.5);
+  EXPECT_EQ(report.results[0].peer.name, "fast");
+  EXPECT_EQ(report.results[0].peer.us, 2.5);
 }
 
 TEST(KernelBenchTest, AFilterThatMatchesNothingIsAnError) {

@@ -52,6 +52,24 @@ TEST(RoundBenchTest, EveryPartIsTimed) {
   }
 }
 
+// Peers' kernels summed over a step stand beside the point of the same network, context and rows.
+TEST(RoundBenchTest, AStepHasItsPeers) {
+  const Json peers = parse_json(
+      R"({"peers": {"step of 3 layers tiny L=70 B=2 M=8": [{"name": "theirs", "us": 12.5}]}})",
+      "peers");
+  const Json report = run({.num_layers = 3,
+                           .contexts = {70},
+                           .rows = {2, 8},
+                           .batches = {2},
+                           .repeats = 1,
+                           .peers = peers});
+  const auto& rounds = report.find("rounds")->as_array();
+  EXPECT_TRUE(rounds[0].find("peer")->is_null());
+  EXPECT_TRUE(rounds[0].find("peer_us")->is_null());
+  EXPECT_EQ(rounds[1].find("peer")->as_string(), "theirs");
+  EXPECT_EQ(rounds[1].find("peer_us")->as_double(), 12.5);
+}
+
 TEST(RoundBenchTest, AllRanksTimeWhatPassesBetweenThem) {
   RankThreads threads(2, testing::kPatience);
   std::vector<Json> reports(2);
