@@ -30,21 +30,18 @@ int bench_kernels(const BackendOptions& device, const KernelBenchOptions& option
                   const std::string& json) {
   const auto backend = make_backend(device);
   const auto meter = make_device_meter(*backend, device);
-  bool has_head = false;
+  // The file is written again after every case: a run that is stopped leaves what it has.
+  const auto end = [&](const KernelReport& report) {
+    if (report.results.size() == 1) std::fputs(table_head(report.ceiling).c_str(), stdout);
+    std::fputs(table_line(report.results.back(), report.ceiling).c_str(), stdout);
+    std::fflush(stdout);
+    write_file(json, report.as_json());
+  };
+  const auto begin = [](std::size_t done, std::size_t total, const std::string& key) {
+    std::fprintf(stderr, "[%zu/%zu] %s\n", done + 1, total, key.c_str());
+  };
   const KernelReport report =
-      run_kernel_bench(*backend, *meter, options,
-                       {.begin =
-                            [](std::size_t done, std::size_t total, const std::string& key) {
-                              std::fprintf(stderr, "[%zu/%zu] %s\n", done + 1, total, key.c_str());
-                            },
-                        .end =
-                            [&](const KernelResult& result, const DeviceCeiling& ceiling) {
-                              if (!has_head) std::fputs(table_head(ceiling).c_str(), stdout);
-                              has_head = true;
-                              std::fputs(table_line(result, ceiling).c_str(), stdout);
-                              std::fflush(stdout);
-                            }});
-  write_file(json, report.as_json());
+      run_kernel_bench(*backend, *meter, options, {.begin = begin, .end = end});
   return report.all_right() ? 0 : 1;
 }
 

@@ -216,8 +216,8 @@ KernelReport run_kernel_bench(Backend& backend, DeviceMeter& meter,
           std::max(report.ceiling.floor_us(result.bytes), report.ceiling.fixed_us + arithmetic);
     result.target_us = is_cpu ? 0 : target_us(cases[i].key);
     result.peer = fastest_peer(options.peers, cases[i].key);
-    observer.end(result, report.ceiling);
     report.results.push_back(std::move(result));
+    observer.end(report);
   }
   return report;
 }

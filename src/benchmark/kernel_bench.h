@@ -32,12 +32,6 @@ struct KernelResult {
   PeerTime peer = {};    // the fastest one of the same key
 };
 
-// Called before and after each case.
-struct KernelBenchObserver {
-  std::function<void(std::size_t done, std::size_t total, const std::string& key)> begin;
-  std::function<void(const KernelResult&, const DeviceCeiling&)> end;
-};
-
 struct KernelReport {
   Json head;  // about the run
   DeviceCeiling ceiling;
@@ -46,6 +40,12 @@ struct KernelReport {
 
   bool all_right() const;
   Json as_json() const;
+};
+
+// Called before and after each case.
+struct KernelBenchObserver {
+  std::function<void(std::size_t done, std::size_t total, const std::string& key)> begin;
+  std::function<void(const KernelReport&)> end;  // the last result is the case's
 };
 
 // `meter` is that of the device behind `backend`. Throws Error for a filter that matches nothing.

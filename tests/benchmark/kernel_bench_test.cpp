@@ -58,7 +58,7 @@ KernelReport run(const std::string& filter, const std::string& spoiled) {
   backend.spoiled = spoiled;
   return run_kernel_bench(backend, *meter, {.filter = filter, .peers = {}, .command = "test"},
                           {.begin = [](std::size_t, std::size_t, const std::string&) {},
-                           .end = [](const KernelResult&, const DeviceCeiling&) {}});
+                           .end = [](const KernelReport&) {}});
 }
 
 TEST(KernelBenchTest, TimesWhatIsRight) {
@@ -98,7 +98,7 @@ TEST(KernelBenchTest, ShowsTheFastestPeer) {
   const KernelReport report = run_kernel_bench(
       *backend, *meter, {.filter = "silu tiny M=1", .peers = peers, .command = "test"},
       {.begin = [](std::size_t, std::size_t, const std::string&) {},
-       .end = [](const KernelResult&, const DeviceCeiling&) {}});
+       .end = [](const KernelReport&) {}});
   EXPECT_EQ(report.results[0].peer.name, "fast");
   EXPECT_EQ(report.results[0].peer.us, 2.5);
 }
