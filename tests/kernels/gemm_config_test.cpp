@@ -42,5 +42,26 @@ TEST(GemmConfig, TilesCoverTheProductAndFitSharedMemory) {
   }
 }
 
+TEST(GemmConfig, PushedSumsLieBehindTheStages) {
+  constexpr size_t kBarriers = 1024;
+  int pushed = 0;
+  for (const Shape& s : kShapes) {
+    const int segments = skinny_gemm_segments(s.heads, s.outputs, s.inputs);
+    for (int tokens = 1; tokens <= 64; ++tokens) {
+      const SkinnyGemmTiles t = skinny_gemm_tiles(tokens, s.heads, s.outputs, s.inputs, kH200);
+      if (t.pushed_at == 0) continue;
+      pushed++;
+      EXPECT_GT(segments, 1);
+      EXPECT_LE(t.columns, kSkinnyMostPushed);
+      const size_t stage = 128 * static_cast<size_t>(64 + t.columns);
+      EXPECT_GE(t.pushed_at, static_cast<size_t>(t.stages) * stage);
+      const int kept = (t.copied_rows + segments - 1) / segments;
+      EXPECT_LE(kBarriers + t.pushed_at + static_cast<size_t>(segments * kept) * 64 * sizeof(float),
+                t.shared_bytes);
+    }
+  }
+  EXPECT_GT(pushed, 0);
+}
+
 }  // namespace
 }  // namespace coppice::kernels

@@ -41,4 +41,14 @@ __device__ __forceinline__ void cluster_store(uint32_t address, uint32_t value) 
   asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
 
+// Stores in the background; then 4 bytes count as arrived on `barrier` of the same block.
+__device__ __forceinline__ void cluster_store_async(uint32_t address, float value,
+                                                    uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(
+          address),
+      "f"(value), "r"(barrier)
+      : "memory");
+}
+
 }  // namespace coppice::kernels

@@ -3,7 +3,9 @@
 // A block multiplies one tile of 64 outputs by up to 256 tokens over one segment of the inputs:
 // four warps issue warpgroup products, one warp streams weights and one inputs into a ring of
 // stages of 64 inputs. Weights start to flow before the previous kernel has finished. The blocks of
-// the segments of a tile form a cluster and add their sums through each other's shared memory.
+// the segments of a tile form a cluster and add their sums through each other's shared memory: few
+// tokens' sums are pushed to the blocks that add them up, one trip instead of two barriers and a
+// read.
 #pragma once
 
 #include <cuda.h>
@@ -36,6 +38,7 @@ struct SkinnyGemmKernelParams {
   int second_tile;
   int num_tokens, inputs;
   int segments, head_tiles, copied_rows, stages;  // skinny_gemm_config.h
+  int pushed_at;                                  // bytes behind the first stage; 0: not pushed
 
   __device__ bool is_second() const { return static_cast<int>(blockIdx.z) >= second_tile; }
 };
@@ -60,17 +63,19 @@ struct SkinnyGemmMaps {
   CUtensorMap x;          // [num_tokens, num_heads * inputs]
 };
 
-// Shared memory of a block: stages of weights, then inputs; after them the barriers. The sums of a
-// tile that blocks exchange take the place of the stages.
+// Shared memory of a block: the barriers, then stages of weights and inputs. The sums of a tile
+// that blocks exchange take the place of the stages; pushed ones, which come while others still
+// multiply, lie behind them.
 struct SkinnyShared {
   uint8_t* stages;
   float* sums;  // [tokens][kPitch]
-  uint64_t *full, *empty;
+  uint64_t *full, *empty, *pushed;
   __device__ SkinnyShared(uint8_t* base)
       : stages(base + 1024),
         sums(reinterpret_cast<float*>(base + 1024)),
         full(reinterpret_cast<uint64_t*>(base)),
-        empty(full + 32) {}
+        empty(full + 32),
+        pushed(full + 64) {}
 };
 
 struct SkinnySteps {
@@ -179,18 +184,45 @@ __device__ inline void skinny_write(const SkinnyProduct& p, int64_t to, float4 v
   }
 }
 
-// Adds the sums of all segments in order and writes this block's share of the tile.
+// Where a block's tile of outputs lies in its product.
+struct SkinnyTarget {
+  SkinnyProduct product;
+  int quads;  // of outputs
+  int64_t column;
+};
+
 template <class Tile>
-__device__ inline void skinny_write_outputs(const SkinnyGemmKernelParams& p, const SkinnyShared& s,
-                                            int first_token, int count) {
-  constexpr int kQuads = Tile::kOutputs / 4;
+__device__ inline SkinnyTarget skinny_target(const SkinnyGemmKernelParams& p) {
   const bool second = p.is_second();
   const SkinnyProduct product = p.product[second];
   const int tile = static_cast<int>(blockIdx.z) - (second ? p.second_tile : 0);
   const int head = second ? 0 : tile / p.head_tiles;
   const int output = (tile - head * p.head_tiles) * Tile::kOutputs;
-  const int quads = min(product.outputs - output, Tile::kOutputs) / 4;
-  const int64_t column = int64_t{head} * product.outputs + output;
+  return {.product = product,
+          .quads = min(product.outputs - output, Tile::kOutputs) / 4,
+          .column = int64_t{head} * product.outputs + output};
+}
+
+// The sums of all segments, added in order.
+__device__ inline float4 skinny_add(const float4 (&part)[kSkinnyMaxSegments], int segments) {
+  float4 total = part[0];
+#pragma unroll
+  for (int r = 1; r < kSkinnyMaxSegments; ++r) {
+    if (r >= segments) break;
+    total.x = __fadd_rn(total.x, part[r].x);
+    total.y = __fadd_rn(total.y, part[r].y);
+    total.z = __fadd_rn(total.z, part[r].z);
+    total.w = __fadd_rn(total.w, part[r].w);
+  }
+  return total;
+}
+
+// Adds the sums of all segments and writes this block's share of the tile.
+template <class Tile>
+__device__ inline void skinny_write_outputs(const SkinnyGemmKernelParams& p, const SkinnyShared& s,
+                                            int first_token, int count) {
+  constexpr int kQuads = Tile::kOutputs / 4;
+  const auto [product, quads, column] = skinny_target<Tile>(p);
   for (int i = blockIdx.x * Tile::kThreads + threadIdx.x; i < count * kQuads;
        i += p.segments * Tile::kThreads) {
     const int token = i / kQuads, quad = i % kQuads;
@@ -201,15 +233,71 @@ __device__ inline void skinny_write_outputs(const SkinnyGemmKernelParams& p, con
     for (int r = 0; r < kSkinnyMaxSegments; ++r) {
       if (r < p.segments) part[r] = cluster_load(cluster_address(at, r));
     }
-    float4 total = part[0];
+    skinny_write(product, (first_token + token) * product.out_stride + column + quad * 4,
+                 skinny_add(part, p.segments));
+  }
+}
+
+// Pushed sums: block r of the cluster adds up the tokens r, r + segments, ... Its shared memory
+// holds them as [segment][own tokens, up to kept][64 outputs].
+struct SkinnyPush {
+  float* sums;
+  int log2_segments, kept, own;
+};
+
+__device__ inline SkinnyPush skinny_push(const SkinnyGemmKernelParams& p, const SkinnyShared& s,
+                                         int count) {
+  const int log2_segments = 31 - __clz(p.segments), more = p.segments - 1;
+  return {.sums = reinterpret_cast<float*>(s.stages + p.pushed_at),
+          .log2_segments = log2_segments,
+          .kept = (count + more) >> log2_segments,
+          .own = (count - static_cast<int>(blockIdx.x) + more) >> log2_segments};
+}
+
+// Sends a block's sums to the blocks that add them up.
+template <class Tile, int kColumns>
+__device__ inline void skinny_push_sums(const SkinnyPush& push, const SkinnyShared& s,
+                                        const float (&sum)[kColumns / 2], int count) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const uint32_t to = shared_address(
+      push.sums + static_cast<int>(blockIdx.x) * push.kept * Tile::kOutputs + warp * 16 + lane / 4);
+  const uint32_t barrier = shared_address(s.pushed);
 #pragma unroll
-    for (int r = 1; r < kSkinnyMaxSegments; ++r) {
-      if (r >= p.segments) break;
-      total.x = __fadd_rn(total.x, part[r].x);
-      total.y = __fadd_rn(total.y, part[r].y);
-      total.z = __fadd_rn(total.z, part[r].z);
-      total.w = __fadd_rn(total.w, part[r].w);
+  for (int n = 0; n < kColumns / 8; ++n) {
+    if (8 * n >= count) break;
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int token = 8 * n + lane % 4 * 2 + e, slot = token >> push.log2_segments;
+      const int rank = token - (slot << push.log2_segments);
+      if (token >= count) continue;
+      const uint32_t at = cluster_address(to + slot * Tile::kOutputs * 4, rank);
+      const uint32_t arrived = cluster_address(barrier, rank);
+      cluster_store_async(at, sum[4 * n + e], arrived);
+      cluster_store_async(at + 32, sum[4 * n + e + 2], arrived);
     }
+  }
+}
+
+// Adds the sums that were pushed to this block and writes its tokens.
+template <class Tile>
+__device__ inline void skinny_write_pushed(const SkinnyGemmKernelParams& p, const SkinnyPush& push,
+                                           const SkinnyShared& s, int first_token) {
+  constexpr int kQuads = Tile::kOutputs / 4;
+  const auto [product, quads, column] = skinny_target<Tile>(p);
+  const int items = push.own * kQuads;
+  if (static_cast<int>(threadIdx.x) >= items) return;
+  mbarrier_wait_cluster(s.pushed, 0);
+  for (int i = threadIdx.x; i < items; i += Tile::kMathThreads) {
+    const int quad = i % kQuads;
+    const int token = (i / kQuads << push.log2_segments) + static_cast<int>(blockIdx.x);
+    const float4* from = reinterpret_cast<const float4*>(push.sums) + i;
+    float4 part[kSkinnyMaxSegments];
+#pragma unroll
+    for (int r = 0; r < kSkinnyMaxSegments; ++r) {
+      if (r < p.segments) part[r] = from[r * push.kept * kQuads];
+    }
+    const float4 total = skinny_add(part, p.segments);
+    if (quad >= quads) continue;
     skinny_write(product, (first_token + token) * product.out_stride + column + quad * 4, total);
   }
 }
@@ -218,25 +306,39 @@ __device__ inline void skinny_write_outputs(const SkinnyGemmKernelParams& p, con
 template <int kColumns, int kWarpgroups>
 __global__ void __launch_bounds__(SkinnyTile<kColumns, kWarpgroups>::kThreads,
                                   SkinnyTile<kColumns, kWarpgroups>::kBlocksPerSm)
-    skinny_gemm_kernel(const SkinnyGemmKernelParams p,
+    skinny_gemm_kernel(const __grid_constant__ SkinnyGemmKernelParams p,
                        const __grid_constant__ SkinnyGemmMaps maps) {
   using Tile = SkinnyTile<kColumns, kWarpgroups>;
   extern __shared__ __align__(1024) uint8_t dynamic_shared[];
   const SkinnyShared s(dynamic_shared);
+  const int first_token = blockIdx.y * p.copied_rows;
+  const int count = min(p.num_tokens - first_token, p.copied_rows);
+  const bool pushes = kColumns <= kSkinnyMostPushed && p.pushed_at > 0;
+  const SkinnyPush push = skinny_push(p, s, count);
   if (threadIdx.x == 0) {
     for (int i = 0; i < p.stages; ++i) {
       mbarrier_init(&s.full[i], 2);
       mbarrier_init(&s.empty[i], Tile::kMathThreads / 32);
     }
+    mbarrier_init(s.pushed, 1);
     mbarrier_init_fence();
+    if (pushes) mbarrier_arrive_expect(s.pushed, push.own * p.segments * Tile::kOutputs * 4);
   }
   __syncthreads();
+  if (pushes) cluster_arrive();
   grid_dependency_launch();
-  const int first_token = blockIdx.y * p.copied_rows;
-  const int count = min(p.num_tokens - first_token, p.copied_rows);
   if (threadIdx.x < Tile::kMathThreads) {
     float sum[kColumns / 2];
     skinny_multiply<Tile, kColumns>(p, s, sum);
+    if constexpr (kColumns <= kSkinnyMostPushed) {
+      if (pushes) {
+        cluster_wait();  // the others' barriers are there
+        skinny_push_sums<Tile, kColumns>(push, s, sum, count);
+        grid_dependency_wait();
+        skinny_write_pushed<Tile>(p, push, s, first_token);
+        return;
+      }
+    }
     named_barrier_sync(1, Tile::kMathThreads);  // all stages have been read
     skinny_store_sums<Tile, kColumns>(s, sum, count);
   } else if (threadIdx.x == Tile::kMathThreads) {
@@ -247,6 +349,10 @@ __global__ void __launch_bounds__(SkinnyTile<kColumns, kWarpgroups>::kThreads,
   }
   grid_dependency_wait();
   __syncwarp();
+  if (pushes) {
+    cluster_wait();
+    return;
+  }
   cluster_sync();
   skinny_write_outputs<Tile>(p, s, first_token, count);
   if (p.segments > 1) cluster_sync();  // no block leaves while others read its sums

@@ -34,8 +34,15 @@ SkinnyGemmTiles make_tiles(const Product& p, const Candidate& c, const SkinnyGem
   const size_t budget =
       c.alone ? device.max_shared_bytes : (device.max_shared_bytes + 1024) / 2 - 1024;
   t.stages = std::min<int>({p.steps, static_cast<int>((budget - fixed) / stage), 32});
+  const size_t staged = t.stages * stage;
+  const size_t pushed = sizeof(float) * 64 * p.segments * divide_up(t.copied_rows, p.segments);
+  if (p.segments > 1 && t.columns <= kSkinnyMostPushed && fixed + staged + pushed <= budget) {
+    t.pushed_at = staged;
+    t.shared_bytes = fixed + staged + pushed;
+    return t;
+  }
   const size_t exchange = sizeof(float) * skinny_sum_pitch(64 * t.warpgroups) * t.columns;
-  t.shared_bytes = fixed + std::max(t.stages * stage, exchange);
+  t.shared_bytes = fixed + std::max(staged, exchange);
   return t;
 }
 

@@ -10,6 +10,8 @@ inline constexpr int kSkinnyMaxSegments = 8;  // blocks of a portable cluster
 
 inline constexpr int kSkinnyColumns[] = {8, 16, 32, 64, 128, 160, 192, 256};
 
+inline constexpr int kSkinnyMostPushed = 32;  // tokens of a tile whose sums can be pushed
+
 // Floats a token takes when blocks exchange their sums.
 constexpr int skinny_sum_pitch(int tile_outputs) {
   return tile_outputs + 4;
@@ -29,7 +31,8 @@ struct SkinnyGemmTiles {
   int copied_rows = 8;  // tokens of one chunk: missing rows cost a copy more than real ones
   int stages = 0;
   size_t shared_bytes = 0;
-  double cycles = 0;  // estimated
+  size_t pushed_at = 0;  // of pushed sums, behind the first stage; 0: sums are not pushed
+  double cycles = 0;     // estimated
 };
 
 struct SkinnyGemmDevice {

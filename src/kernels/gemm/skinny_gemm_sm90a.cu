@@ -62,7 +62,8 @@ cudaError_t launch(const SkinnyGemmParams& params, const SkinnyGemmParams* secon
       .segments = skinny_gemm_segments(params.num_heads, params.outputs, params.inputs),
       .head_tiles = head_tiles,
       .copied_rows = tiles.copied_rows,
-      .stages = tiles.stages};
+      .stages = tiles.stages,
+      .pushed_at = static_cast<int>(tiles.pushed_at)};
   SkinnyGemmMaps maps;
   cudaError_t error = weight_map(&maps.weight[0], params, tiles);
   if (error != cudaSuccess) return error;
