@@ -6,6 +6,7 @@
 #include "engine/engine_impl.h"
 #include "engine/graph_capture.h"
 #include "model/config_fields.h"
+#include "sampling/token_constraint.h"
 
 namespace coppice {
 
@@ -27,7 +28,12 @@ RequestId Engine::Impl::add_request(Request request, OutputCallback callback) {
     for (const std::int64_t eos : model_config().eos_token_ids) sequence->stop_ids.push_back(eos);
   sequence->constraint =
       TokenConstraint::make(sampling, sequence->stop_ids, model_config().vocab_size);
-  if (sequence->constraint) sequence->request.sampling.min_tokens = 0;  // the constraint's now
+  if (sequence->constraint) {
+    if (sequence->constraint->is_dead_end())
+      throw Error(ErrorKind::kInvalidArgument,
+                  "no token may come first: " + names_of_constraints(sampling) + " leave none");
+    sequence->request.sampling.min_tokens = 0;  // the constraint's now
+  }
   sequence->stats.arrival_ns = clock_.now_ns();
   ++metrics_.num_requests;
   scheduler_.add(std::move(sequence));

@@ -34,6 +34,8 @@ const char* name_of(EndReason reason) {
       return "abort";
     case EndReason::kError:
       return "error";
+    case EndReason::kDeadEnd:
+      return "dead_end";
   }
   return "?";
 }
@@ -76,8 +78,13 @@ void Engine::Impl::take_tokens(Sequence& sequence, bool decoded) {
   stats.num_output_tokens = sequence.num_output();
   if (stats.first_token_ns == 0) stats.first_token_ns = clock_.now_ns();
   const auto reason = static_cast<FinishReason>(results.finish_reason.data<std::int32_t>()[place]);
-  if (reason == FinishReason::kNotFinite) ++metrics_.num_not_finite;
-  output.end_reason = num_allowed < emitted.size() ? EndReason::kError : end_reason_of(reason);
+  const bool cut = num_allowed < emitted.size();
+  if (cut || (reason == FinishReason::kNotFinite && sequence.constraint &&
+              sequence.constraint->is_dead_end()))
+    output.end_reason = EndReason::kDeadEnd;
+  else
+    output.end_reason = end_reason_of(reason);
+  if (output.end_reason == EndReason::kError) ++metrics_.num_not_finite;
   if (output.end_reason == EndReason::kStop) output.stop_token_id = emitted.back();
   if (output.end_reason != EndReason::kNone) {
     stats.end_ns = clock_.now_ns();

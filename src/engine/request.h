@@ -30,9 +30,10 @@ enum class EndReason {
   kStop,     // a stop id was emitted, or Engine::finish was called
   kLength,   // max_tokens, or the longest sequence the engine holds
   kAborted,  // Engine::cancel
-  kError,    // no token to choose: logits with NaN or infinity, or a grammar's dead end
+  kError,    // no token to choose: logits with NaN or infinity
+  kDeadEnd,  // what the request allows leaves no token to choose
 };
-const char* name_of(EndReason reason);  // "", "stop", "length", "abort", "error"
+const char* name_of(EndReason reason);  // "", "stop", "length", "abort", "error", "dead_end"
 
 struct TokenLogprob {
   float logprob = 0;  // of the emitted token; temperature 1, no filters

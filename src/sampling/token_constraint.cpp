@@ -131,6 +131,12 @@ void TokenConstraint::fill(std::span<std::int32_t> mask) {
   set_bit(mask, way.front(), true);
 }
 
+bool TokenConstraint::is_dead_end() {
+  std::vector<std::int32_t> mask(mask_words(vocab_size_));
+  fill(mask);
+  return is_empty(mask);
+}
+
 std::vector<std::int32_t> TokenConstraint::way_to_end(std::int64_t most) {
   std::vector<std::int32_t> way;
   std::vector<std::int32_t> mask(mask_words(vocab_size_));
@@ -188,6 +194,17 @@ void TokenConstraint::ban_stop_ids(std::span<std::int32_t> mask) const {
   std::vector<std::int32_t> without(mask.begin(), mask.end());
   for (const std::int64_t id : stop_ids_) set_bit(without, id, false);
   if (!is_empty(without)) std::copy(without.begin(), without.end(), mask.begin());
+}
+
+std::string names_of_constraints(const SamplingParams& params) {
+  std::string names;
+  const auto add = [&](bool is_set, const char* name) {
+    if (is_set) names += (names.empty() ? "" : ", ") + std::string(name);
+  };
+  add(params.structured.grammar != nullptr, "the grammar");
+  add(!params.allowed_token_ids.empty(), "allowed_token_ids");
+  add(!params.bad_words_token_ids.empty(), "bad_words");
+  return names;
 }
 
 void fill_tree(TokenConstraint& constraint, std::span<const std::int32_t> tokens,

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "sampling/grammar.h"
@@ -34,6 +35,9 @@ class TokenConstraint {
   // max_tokens is near, a grammar's output is led to its end: open strings, arrays and objects are
   // closed while there is room. That depends on the tokens so far only.
   void fill(std::span<std::int32_t> mask);
+
+  // Nothing may come next.
+  bool is_dead_end();
 
   // Ids, a stop id last, that end the output from here; empty when at most `most` do not do.
   std::vector<std::int32_t> way_to_end(std::int64_t most);
@@ -71,6 +75,9 @@ class TokenConstraint {
   std::vector<std::int64_t> thought_;  // with a budget: tokens of the open thought (-1: none)
                                        // before the first output token and after each
 };
+
+// The fields that a dead end comes from, for messages: "the grammar, allowed_token_ids, bad_words".
+std::string names_of_constraints(const SamplingParams& params);
 
 // Masks of a whole tree: row i of `masks` (row-major, mask_words(vocab_size) each) is node i's,
 // node 0 the root, whose token has been accepted. Rows of nodes that may not come at all are

@@ -2,6 +2,8 @@
 
 #include <mutex>
 
+#include "sampling/token_constraint.h"
+
 namespace coppice {
 namespace {
 
@@ -14,7 +16,8 @@ class Run final : public OutputReceiver, public std::enable_shared_from_this<Run
   Submission add(GenerationChoice choice) {
     const std::size_t index = choices_.size();
     choices_.push_back({.text = OutputText(context_.model->tokenizer, std::move(choice.text)),
-                        .max_tokens = choice.request.sampling.max_tokens});
+                        .max_tokens = choice.request.sampling.max_tokens,
+                        .constraints = names_of_constraints(choice.request.sampling)});
     ++left_;
     const auto self = shared_from_this();
     return {
@@ -50,10 +53,12 @@ class Run final : public OutputReceiver, public std::enable_shared_from_this<Run
     stats.end_ns = output.emitted_ns;
     context_.metrics->observe_end(stats, choice.max_tokens, name_of(step.end_reason));
     if (step.end_reason == EndReason::kError)
-      return receive_failure(ApiError(
-          500,
-          "no token could be chosen: the model's logits held NaN or infinity, or the grammar "
-          "came to a dead end"));
+      return receive_failure(
+          ApiError(500, "no token could be chosen: the model's logits held NaN or infinity"));
+    if (step.end_reason == EndReason::kDeadEnd)
+      return receive_failure(
+          ApiError(400, "no token may follow the " + std::to_string(stats.num_output_tokens) +
+                            " tokens of output so far: " + choice.constraints + " leave none"));
     if (failed_) return;
     client_->on_step(index, step, stats);
     if (--left_ == 0) client_->on_end();
@@ -68,6 +73,7 @@ class Run final : public OutputReceiver, public std::enable_shared_from_this<Run
   struct Choice {
     OutputText text;
     std::int64_t max_tokens = 0;
+    std::string constraints;  // for a dead end
     std::int64_t last_ns = 0;
     bool ended = false;
   };

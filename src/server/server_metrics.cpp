@@ -150,7 +150,7 @@ ServerMetrics::ServerMetrics() {
   make("vllm:request_max_num_generation_tokens", decades(1, 1e6));
   make("vllm:iteration_tokens_total", {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096});
   make("coppice:inter_token_latency_seconds", decades(1e-4, 1));
-  for (const char* reason : {"stop", "length", "abort", "error"}) success_[reason] = 0;
+  for (const char* reason : {"stop", "length", "abort", "error", "dead_end"}) success_[reason] = 0;
 }
 
 void ServerMetrics::observe_step(double interval_s, std::int64_t num_tokens) {

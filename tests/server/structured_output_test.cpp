@@ -231,6 +231,52 @@ TEST_F(StructuredOutputTest, WhatCannotBeUsedIsRefusedByName) {
   EXPECT_TRUE(testing::eventually([] { return server_->status().in_flight == 0; }));
 }
 
+// A request that contradicts itself is refused, at the start where that shows then, and ends alone.
+TEST_F(StructuredOutputTest, ContradictionsEndTheirOwnRequest) {
+  need_grammars();
+  if (IsSkipped()) return;
+  const auto id_of = [](const char* text) {
+    const Answer answer =
+        post("/tokenize", R"({"add_special_tokens":false,"prompt":")" + std::string(text) + "\"}");
+    return write_json(dig(answer.json(), "tokens", 0));
+  };
+  const auto error_of = [](const Json& json) { return text_at(dig(json, "error", "message")); };
+  const std::string red = R"("max_tokens":9,"guided_choice":["red"])", r = id_of("r");
+  const std::string free = completed(R"("max_tokens":40)");
+  testing::OpenRequest other(server_->port(), "POST", "/v1/completions",
+                             R"({"temperature":0,"prompt":"The answer is ","max_tokens":40})");
+  const Answer first = complete(red + ",\"allowed_token_ids\":[" + id_of("b") + "]");
+  EXPECT_EQ(first.status, 400) << first.body;
+  EXPECT_NE(error_of(first.json()).find("first: the grammar, allowed_token_ids leave none"),
+            std::string::npos)
+      << first.body;
+  for (const char* more : {R"(,"stream":true)", R"(,"n":2)", R"(,"ddtree_budget":0)",
+                           R"(,"min_tokens":5)", R"(,"logprobs":2)"}) {
+    const Answer later = complete(red + more + ",\"allowed_token_ids\":[" + r + "]");
+    const bool streamed = std::string(more).find("stream") != std::string::npos;
+    EXPECT_EQ(later.status, streamed ? 200 : 400) << later.body;
+    const Json error = streamed ? later.events().back() : later.json();
+    EXPECT_EQ(dig(error, "error", "code").as_int(), 400);
+    EXPECT_NE(error_of(error).find("follow the 1 tokens of output"), std::string::npos) << more;
+  }
+  const Answer banned = complete(R"("allowed_token_ids":[)" + r + R"(],"bad_words":["r"])");
+  EXPECT_EQ(banned.status, 400) << banned.body;
+  // Behind the thought, where the grammar begins.
+  EXPECT_EQ(chat(R"("temperature":0,"max_tokens":300,"bad_words":["w","x"],"guided_choice":["x"],)"
+                 R"("thinking_token_budget":3)")
+                .status,
+            400);
+  // A bias makes tokens unlikely, not impossible.
+  EXPECT_EQ(
+      completed(red + R"(,"logit_bias":{")" + r + R"(":-100,")" + id_of("red") + R"(":-100})"),
+      "red");
+  EXPECT_EQ(text_at(dig(other.finish().json(), "choices", 0, "text")), free);
+  EXPECT_EQ(completed(R"("max_tokens":40)"), free);
+  const std::string metrics = ask(server_->port(), "GET", "/metrics").body;
+  EXPECT_NE(metrics.find("coppice:not_finite_total"), std::string::npos);
+  EXPECT_NE(metrics.find("finished_reason=\"dead_end\"} "), std::string::npos);
+}
+
 // vLLM's thinking_token_budget, Anthropic's budget_tokens: the thought is a beginning of the free
 // one, then the answer comes; trees change nothing.
 TEST_F(StructuredOutputTest, ThinkingBudget) {
@@ -365,6 +411,7 @@ TEST_F(StructuredOutputTest, ThePrefixCacheCanBeReset) {
 // may come.
 TEST_F(StructuredOutputTest, PatternsLeaveTheJsonStringWhole) {
   need_grammars();
+  if (IsSkipped()) return;
   const Json tokens = post("/tokenize", R"({"prompt":"\""})").json();
   const std::string quote = std::to_string(dig(tokens, "tokens", 0).as_int());
   const std::string text = completed(R"("guided_json":{"type":"string","pattern":"^é.{3}$"},)"
