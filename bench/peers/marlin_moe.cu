@@ -252,7 +252,7 @@ double check(const Experts& e, const Step& s, cudaStream_t stream) {
 int main(int argc, char** argv) {
   cudaStream_t stream;
   CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  peer::Report report("Marlin MoE");
+  peer::Report report("Marlin MoE", argc < 2 ? nullptr : argv[1]);
   for (const int ranks : {8, 1}) {
     const Experts experts = make_experts(2048 / ranks, ranks == 8 ? 8 : 1);
     for (const int rows : {1, 2, 4, 8, 17, 33, 64, 128, 256, 512, 1024, 2048, 8192}) {
@@ -265,5 +265,5 @@ int main(int argc, char** argv) {
       report.add(key, peer::time_us(16, stream, one), error);
     }
   }
-  return argc < 2 ? 0 : report.write(argv[1]);
+  return 0;
 }

@@ -70,10 +70,12 @@ double time_us(int calls, cudaStream_t stream, Run run) {
   return times[times.size() / 2];
 }
 
-// Collects one peer's times by case; prints each.
+// One peer's times by case: printed, and written to a file after each, so that a run that is
+// stopped leaves what it has.
 class Report {
  public:
-  explicit Report(std::string name) : name_(std::move(name)) {}
+  // Null path: no file.
+  Report(std::string name, const char* path) : name_(std::move(name)), path_(path) {}
 
   // False, with a line that says so, if a case's output was wrong.
   bool accept(const std::string& key, double error, double limit) {
@@ -88,17 +90,18 @@ class Report {
     std::snprintf(number, sizeof(number), "%.3f", us);
     items_ += (items_.empty() ? "\n \"" : ",\n \"") + key + "\": [{\"name\": \"" + name_ +
               "\", \"us\": " + number + "}]";
-  }
-  // Returns the program's exit status.
-  int write(const char* path) const {
-    std::FILE* const file = std::fopen(path, "w");
-    if (file == nullptr) return 1;
-    std::fprintf(file, "{\"peers\": {%s\n}}\n", items_.c_str());
-    return std::fclose(file);
+    if (path_ == nullptr) return;
+    std::FILE* const file = std::fopen(path_, "w");
+    if (file == nullptr || std::fprintf(file, "{\"peers\": {%s\n}}\n", items_.c_str()) < 0 ||
+        std::fclose(file) != 0) {
+      std::fprintf(stderr, "%s cannot be written\n", path_);
+      std::exit(1);
+    }
   }
 
  private:
   std::string name_, items_;
+  const char* path_;
 };
 
 }  // namespace peer
