@@ -96,6 +96,42 @@ def judge(url, number):
     return None
 
 
+# Rules about keys: each is refused by its name, or every answer is valid and names no key twice.
+KEY_RULES = [
+    {"properties": {"foo": {"type": "integer"}}, "patternProperties": {"^f[a-o]+$": {"type": "string"}}, "required": ["foo"]},
+    {"properties": {"A": {"type": "integer"}}, "propertyNames": {"pattern": "^[a-b]$"}, "additionalProperties": {"type": "integer"}},
+    {"patternProperties": {"^[a-b]$": {"type": "integer"}, "^[b-c]$": {"type": "boolean"}}},
+    {"additionalProperties": {"type": "integer"}, "minProperties": 3, "maxProperties": 4},
+    {"patternProperties": {"^[a-b]$": {"type": "integer"}}, "minProperties": 3, "maxProperties": 4},
+    {"properties": {"a": {"type": "integer"}, "b": {"type": "string"}}, "minProperties": 2},
+    {"properties": {"a": {"type": "integer"}}, "additionalProperties": {"type": "boolean"}, "maxProperties": 3},
+    {"patternProperties": {"^[a-z]$": {"type": "integer"}}, "additionalProperties": False, "minProperties": 1, "maxProperties": 3},
+    {"propertyNames": {"pattern": "^[a-z]{2}$"}, "additionalProperties": {"type": "null"}, "maxProperties": 3},
+]
+
+
+def judge_keys(url, number):
+    import jsonschema
+    schema = {"type": "object", **KEY_RULES[number % len(KEY_RULES)]}
+    declared = schema.get("properties", {})
+    names = []
+    body = {"prompt": "{", "max_tokens": 80, "temperature": 1.5, "seed": number, "guided_json": schema}
+    request = urllib.request.Request(url + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=600) as answer:
+            text = json.load(answer)["choices"][0]["text"]
+    except urllib.error.HTTPError as error:
+        refused = json.load(error)["error"]
+        good = error.code == 400 and refused["param"].rpartition(".")[2] in schema
+        return None if good else f"{json.dumps(schema)}: {refused}"
+    try:
+        jsonschema.validate(json.loads(text, object_pairs_hook=lambda pairs: names.extend(key for key, _ in pairs) or dict(pairs)), schema)
+    except Exception as error:  # noqa: BLE001: whatever it is, the answer is not valid
+        return f"{json.dumps(schema)}: {str(error).splitlines()[0]} in {text}"
+    twice = [name for name in declared if names.count(name) > 1]
+    return f"{json.dumps(schema)}: {twice} come twice in {text}" if twice else None
+
+
 def metric(text, name):
     return float(re.search(rf"^coppice:{name}{{.*}} (\S+)$", text, re.M)[1])
 
@@ -124,16 +160,17 @@ def main():
             raise
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             faults = [fault for fault in pool.map(lambda number: judge(url, number), range(count)) if fault]
+            key_faults = [fault for fault in pool.map(lambda number: judge_keys(url, number), range(8 * len(KEY_RULES))) if fault]
         text = urllib.request.urlopen(url + "/metrics").read().decode()
     finally:
         server.stop()
-    for fault in faults[:5]:
+    for fault in faults[:5] + key_faults[:5]:
         print(fault)
     rounds, drafts, accepted = (metric(text, f"grammar_{what}_total") for what in ("rounds", "draft_tokens", "accepted_tokens"))
     mask_ms = metric(text, "mask_seconds_total") * 1000 / max(rounds, 1)
     print(f"{count - len(faults)} of {count} answers valid; {rounds:.0f} rounds under a grammar, {drafts / max(rounds, 1):.2f} nodes "
           f"and {accepted / max(rounds, 1):.2f} accepted in each, {mask_ms:.3f} ms of masks")
-    if faults or drafts <= 2 * rounds or accepted == 0:
+    if faults or key_faults or drafts <= 2 * rounds or accepted == 0:
         raise SystemExit("FAILED")
 
 

@@ -109,6 +109,32 @@ void check_combination(const JsonField& schema, bool is_name) {
   check_values(schema);
 }
 
+bool is_set(const Json& schema, const char* key) {
+  const Json* value = schema.find(key);
+  return value != nullptr && value->is_object() && value->size() > 0;
+}
+
+// What bounds the keys of an object: beside declared properties the grammar would let one of them
+// come twice, or go unbound, and of two rules for one key it would take either. A key that is not
+// declared may come again, so that two members may be one.
+void check_keys(const JsonField& schema) {
+  const Json& node = schema.value();
+  const bool declared = is_set(node, "properties"), matched = is_set(node, "patternProperties");
+  if (declared && matched)
+    schema.at("patternProperties").fail("cannot be enforced beside properties");
+  if (declared && is_set(node, "propertyNames"))
+    schema.at("propertyNames").fail("cannot be enforced beside properties");
+  if (matched && is_set(node, "propertyNames"))
+    schema.at("propertyNames").fail("cannot be enforced beside patternProperties");
+  if (matched && node.find("patternProperties")->size() > 1)
+    schema.at("patternProperties").fail("holds more than one pattern, which cannot be enforced");
+  const Json* more = node.find("additionalProperties");
+  const bool open = !declared || (more != nullptr && *more != Json(false));
+  if (const auto least = schema.find("minProperties");
+      least && open && least->value().is_number() && least->value().as_double() > 1)
+    least->fail("above 1 cannot be enforced for properties that are not declared");
+}
+
 // A required property that is not declared would never come.
 void check_required(const JsonField& schema) {
   const Json* required = schema.value().find("required");
@@ -125,9 +151,6 @@ void check_size(std::string_view key, const JsonField& value) {
   if (is_one_of(key, kCounts) && value.value().is_number() &&
       value.value().as_double() > static_cast<double>(kMaxSchemaCount))
     value.fail("is larger than " + std::to_string(kMaxSchemaCount));
-  if (key == "pattern" && value.value().is_string() &&
-      value.value().as_string().size() > kMaxPatternBytes)
-    value.fail("is longer than " + std::to_string(kMaxPatternBytes) + " bytes");
 }
 
 bool breaks_json_string(std::string_view key, const Json& value) {
@@ -136,22 +159,33 @@ bool breaks_json_string(std::string_view key, const Json& value) {
   return key == "format" && is_one_of(value.as_string(), kEscapedFormats);
 }
 
+// A pattern or format, found at `place`.
+void check_text(std::string_view key, const Json& text, const JsonField& place, bool lenient) {
+  if (!lenient && breaks_json_string(key, text))
+    place.fail("matches text that JSON has to escape, which cannot be enforced here");
+  if (key == "pattern" && text.is_string() && text.as_string().size() > kMaxPatternBytes)
+    place.fail("is longer than " + std::to_string(kMaxPatternBytes) + " bytes");
+}
+
 void check_node(const JsonField& schema, bool lenient, bool is_name = false) {
   if (schema.value().is_bool()) return;
   if (!schema.value().is_object()) schema.fail("must be a schema: an object, true or false");
   if (!lenient) {
     check_combination(schema, is_name);
     check_required(schema);
+    check_keys(schema);
   }
   for (const auto& [key, value] : schema.members()) {
     const bool banned =
         is_one_of(key, kNotEnforced) || (key == "uniqueItems" && value.value() == Json(true));
     if (banned && !lenient) value.fail("cannot be enforced here");
-    if (!lenient && breaks_json_string(key, value.value()))
-      value.fail("matches text that JSON has to escape, which cannot be enforced here");
+    check_text(key, value.value(), value, lenient);
     check_size(key, value);
     if (is_one_of(key, kMaps) && value.value().is_object())
-      for (const auto& [name, child] : value.members()) check_node(child, lenient);
+      for (const auto& [name, child] : value.members()) {
+        if (key == "patternProperties") check_text("pattern", name, child, lenient);
+        check_node(child, lenient);
+      }
     if (is_one_of(key, kLists) && value.value().is_array())
       for (const JsonField& child : value.elements()) check_node(child, lenient);
     if (is_one_of(key, kSchemas) && !value.value().is_array())
@@ -161,6 +195,17 @@ void check_node(const JsonField& schema, bool lenient, bool is_name = false) {
 
 bool holds_a_value(std::string_view key) {
   return key == "const" || key == "enum" || key == "default" || key == "examples";
+}
+
+// The schemas of a map from names, or from patterns.
+Json with_json_patterns_of(std::string_view keyword, const Json& map) {
+  Json out = Json::object();
+  for (const auto& [name, schema] : map.as_object()) {
+    const bool is_pattern = keyword == "patternProperties";
+    if (is_pattern && breaks_json_string("pattern", name)) continue;
+    out[is_pattern ? ascii_pattern(name) : name] = with_json_patterns(schema);
+  }
+  return out;
 }
 
 }  // namespace
@@ -174,8 +219,11 @@ Json with_json_patterns(const Json& schema) {
   if (!schema.is_object()) return schema;
   Json out = Json::object();
   for (const auto& [key, value] : schema.as_object()) {
+    if (key == "patternProperties" && is_set(schema, "properties")) continue;
     if (holds_a_value(key))
       out[key] = value;
+    else if (is_one_of(key, kMaps) && value.is_object())
+      out[key] = with_json_patterns_of(key, value);
     else if (!breaks_json_string(key, value))
       out[key] = key == "pattern" && value.is_string() ? Json(ascii_pattern(value.as_string()))
                                                        : with_json_patterns(value);

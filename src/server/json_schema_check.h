@@ -15,7 +15,8 @@ inline constexpr std::int64_t kMaxSchemaCount = 10'000;  // minLength, maxItems 
 void check_json_schema(const JsonField& schema, bool lenient);
 
 // The schema with patterns in ASCII, the form in which the grammar keeps them from breaking the
-// JSON string around them, and without patterns and formats that would break it all the same.
+// JSON string around them, without patterns and formats that would break it all the same, and
+// without patternProperties beside properties, whose keys could come twice.
 Json with_json_patterns(const Json& schema);
 
 }  // namespace coppice

@@ -34,6 +34,14 @@ TEST(JsonSchemaCheckTest, KeywordsThatWouldBePassedOverAreNamed) {
       {R"({"type":"string","enum":["a",1]})", "enum[1]"},
       {R"({"type":"string","const":5})", "const"},
       {R"({"type":["string","null"],"enum":["a",true]})", "enum[1]"},
+      {R"({"properties":{"a":{}},"patternProperties":{"^a":{}}})", "patternProperties"},
+      {R"({"properties":{"A":{}},"propertyNames":{"pattern":"^a$"}})", "propertyNames"},
+      {R"({"patternProperties":{"^a":{}},"propertyNames":{"pattern":"^b"}})", "propertyNames"},
+      {R"({"items":{"patternProperties":{"^a":{},"b$":{}}}})", "items.patternProperties"},
+      {R"({"type":"object","additionalProperties":{},"minProperties":2})", "minProperties"},
+      {R"({"type":"object","properties":{"a":{}},"additionalProperties":true,"minProperties":2})",
+       "minProperties"},
+      {R"({"patternProperties":{"^\"x$":{}}})", "patternProperties.^\"x$"},
       {R"({"type":"string","format":"json-pointer"})", "format"},
       {R"({"type":"string","pattern":"^\"x\"$"})", "pattern"},
   };
@@ -55,6 +63,10 @@ TEST(JsonSchemaCheckTest, WhatGeneratorsWritePasses) {
         R"({"type":["string","null"],"enum":["a",null]})", R"({"type":"integer","enum":[5.0]})",
         R"({"type":"string","enum":["a"],"maxLength":3})",
         R"({"type":"object","propertyNames":{"pattern":"^q$"}})",
+        R"({"patternProperties":{"^q$":{"type":"integer"}},"additionalProperties":false})",
+        R"({"type":"object","properties":{"a":{},"b":{}},"minProperties":2,"maxProperties":2})",
+        R"({"type":"object","additionalProperties":{"type":"integer"},"minProperties":1})",
+        R"({"properties":{"properties":{},"patternProperties":{},"propertyNames":{}}})",
         R"({"$defs":{"n":{"type":"integer"}},"$ref":"#/$defs/n"})",
         R"({"type":"object","properties":{"pattern":{"type":"string"}}})"})
     EXPECT_EQ(refusal(schema), "") << schema;
@@ -78,10 +90,12 @@ TEST(StringPatternTest, BecomesAscii) {
 TEST(StringPatternTest, OfAWholeSchema) {
   const Json schema =
       parse_json(R"({"properties":{"pattern":{"type":"string","pattern":"é"},"b":{"pattern":"\""},)"
-                 R"("c":{"format":"json-pointer"}},"const":{"pattern":"é"}})",
+                 R"("c":{"format":"json-pointer"},"properties":{"patternProperties":{"é":{}}},)"
+                 R"("patternProperties":{}},"patternProperties":{"a":{}},"const":{"pattern":"é"}})",
                  "schema");
   EXPECT_EQ(write_json(with_json_patterns(schema)),
-            R"({"properties":{"pattern":{"type":"string","pattern":"\\u{e9}"},"b":{},"c":{}},)"
+            R"({"properties":{"pattern":{"type":"string","pattern":"\\u{e9}"},"b":{},"c":{},)"
+            R"("properties":{"patternProperties":{"\\u{e9}":{}}},"patternProperties":{}},)"
             R"("const":{"pattern":"é"}})");
 }
 
