@@ -57,10 +57,11 @@ BuiltCase build(BenchSide& side, const NetworkShape& n, std::int64_t rows, Prove
     e->layers.push_back(
         side.meter().random_experts(n.n_routed_experts, n.hidden_size, n.moe_intermediate_size,
                                     kWeightSeed + 10 * static_cast<std::uint64_t>(i)));
-  std::size_t distinct = 0;
+  std::size_t distinct = 0, first_distinct = 0;
   for (std::int64_t i = 0; i < kRoutings; ++i) {
     const auto ids = random_routing(n, rows, kRouteSeed + static_cast<std::uint64_t>(i));
     distinct += std::set(ids.begin(), ids.end()).size();
+    if (i == 0) first_distinct = distinct;
     e->ids.push_back(side.ints({rows, n.num_experts_per_tok}, ids));
   }
   e->x = side.act({rows, n.hidden_size}, 1);
@@ -72,25 +73,27 @@ BuiltCase build(BenchSide& side, const NetworkShape& n, std::int64_t rows, Prove
   e->weights = side.floats({rows, n.num_experts_per_tok}, weights);
   Backend& backend = side.backend();
   const std::int64_t copies = std::max<std::int64_t>(layers, kRoutings) / kRoutings * kRoutings;
-  return {.num_copies = copies,
-          .run =
-              [e, provenance, &backend](std::int64_t i) {
-                const auto copy = static_cast<std::size_t>(i);
-                backend.moe_experts({.x = e->x,
-                                     .topk_ids = e->ids[copy % e->ids.size()],
-                                     .topk_weights = e->weights,
-                                     .experts = &e->layers[copy % e->layers.size()],
-                                     .shared = e->shared,
-                                     .out = e->out,
-                                     .distinct_experts = {},
-                                     .provenance = provenance});
-              },
-          .outputs = {e->x, e->ids[0], e->weights, e->shared, e->out},
-          .bytes = weight_bytes_of_expert(n) * static_cast<double>(distinct) / kRoutings +
-                   3.0 * static_cast<double>(e->x.num_bytes()),
-          .flops = 6.0 * static_cast<double>(rows * n.num_experts_per_tok * n.hidden_size *
-                                             n.moe_intermediate_size),
-          .keep = e};
+  const double row_bytes = 3.0 * static_cast<double>(e->x.num_bytes());
+  return {
+      .num_copies = copies,
+      .run =
+          [e, provenance, &backend](std::int64_t i) {
+            const auto copy = static_cast<std::size_t>(i);
+            backend.moe_experts({.x = e->x,
+                                 .topk_ids = e->ids[copy % e->ids.size()],
+                                 .topk_weights = e->weights,
+                                 .experts = &e->layers[copy % e->layers.size()],
+                                 .shared = e->shared,
+                                 .out = e->out,
+                                 .distinct_experts = {},
+                                 .provenance = provenance});
+          },
+      .outputs = {e->x, e->ids[0], e->weights, e->shared, e->out},
+      .bytes = weight_bytes_of_expert(n) * static_cast<double>(distinct) / kRoutings + row_bytes,
+      .flops = 6.0 * static_cast<double>(rows * n.num_experts_per_tok * n.hidden_size *
+                                         n.moe_intermediate_size),
+      .first_bytes = weight_bytes_of_expert(n) * static_cast<double>(first_distinct) + row_bytes,
+      .keep = e};
 }
 
 // Dot product of x with row `row` of matrix m of the first layer's experts.

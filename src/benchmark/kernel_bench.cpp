@@ -75,6 +75,7 @@ KernelResult run_case(const KernelCase& what, Backend& backend, DeviceMeter& met
   built.run(0);
   backend.synchronize();
   KernelResult result = {.what = what, .us = {}, .bytes = built.bytes, .flops = built.flops};
+  result.first_bytes = built.first_bytes > 0 ? built.first_bytes : built.bytes;
   result.error = what.error ? what.error(side, built) : error_against_reference(side, built, what);
   result.wrong = !(result.error <= what.bound);
   if (result.wrong || check_only) return result;
@@ -150,6 +151,7 @@ Json KernelReport::as_json() const {
                               {"us_min", number_or_null(r.us.min)},
                               {"us_max", number_or_null(r.us.max)},
                               {"bytes", r.bytes},
+                              {"first_call_bytes", r.first_bytes},
                               {"flops", r.flops},
                               {"gb_per_s", gb_per_s},
                               {"tflops", rate(r.flops, r.us) * 1e-6}});

@@ -25,7 +25,7 @@ Json read_peers(const std::string& path);
 struct KernelResult {
   KernelCase what;
   Spread us;
-  double bytes = 0, flops = 0, error = 0;
+  double bytes = 0, flops = 0, first_bytes = 0, error = 0;
   bool wrong = false;    // not timed
   double target_us = 0;  // 0: none for this device
   double floor_us = 0;   // the reachable floor

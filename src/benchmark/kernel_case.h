@@ -55,6 +55,7 @@ struct BuiltCase {
   std::function<void(std::int64_t)> run;  // enqueues one call on copy i
   std::vector<Tensor> outputs = {};       // of copy 0, compared with the reference's
   double bytes = 0, flops = 0;            // of one call
+  double first_bytes = 0;                 // of copy 0 where calls differ; 0: as all
   std::shared_ptr<void> keep = nullptr;   // owns weights
 };
 
