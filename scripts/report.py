@@ -90,6 +90,10 @@ def readme_rows():
     whole = {r["rows"]: r["total_us"] for r in rounds["rounds"] if r["context"] == 8192 and r["mode"] == "graph"}
     rows.append(["a whole round of one K2.6 TP-8 rank (61 layers, no all-reduce), 8k context, H200: 1 / 8 / 17 / 64 rows",
                  " / ".join(f"{whole[n] / 1000:.2f}" for n in (1, 8, 17, 64)) + " ms", "", round_file])
+    steps = {r["rows"]: r for r in rounds["rounds"] if r["context"] == 4096 and r["mode"] == "graph" and r.get("peer_us")}
+    if steps.keys() >= {1, 8, 17}:
+        rows.append(["its verify pass, 4k context, H200: 1 / 8 / 17 rows", " / ".join(f"{steps[n]['stages']['verify'] / 1000:.2f}" for n in (1, 8, 17)) + " ms",
+                     f"{steps[1]['peer']} summed, same run: " + " / ".join(f"{steps[n]['peer_us'] / 1000:.2f}" for n in (1, 8, 17)), round_file])
     for what, table in (("of a TP-8 rank", 0), ("of whole layers", 3)):
         judged = [row for row in tables("planner-h200.md")[table][1:] if not row[1].endswith("c")]
         worst = max(abs(float(row[4])) for row in judged)
