@@ -48,7 +48,8 @@ std::int64_t run_all(TextSession& session, const std::vector<std::vector<std::in
 std::vector<std::vector<std::int32_t>> encode_all(const TextSession& session,
                                                   const std::vector<BenchPrompt>& prompts) {
   std::vector<std::vector<std::int32_t>> ids;
-  for (const BenchPrompt& prompt : prompts) ids.push_back(session.tokenizer().encode(prompt.text));
+  for (const BenchPrompt& prompt : prompts)
+    ids.push_back(session.tokenizer().encode_prompt(prompt.text));
   return ids;
 }
 

@@ -122,7 +122,7 @@ int run_generate(int argc, char** argv) {
   TextSession session(flags.session);
   const std::vector<std::int32_t> prompt =
       flags.chat ? chat_prompt(session, flags.session.engine.model, text)
-                 : session.tokenizer().encode(text);
+                 : session.tokenizer().encode_prompt(text);
   if (flags.trace_tree > 0) draw_rounds(session, flags.trace_tree);
   if (flags.trace_tree == 0) std::printf("%s", text.c_str());
   const Completion completion =

@@ -48,7 +48,7 @@ BenchPrompt of_length(std::vector<std::int32_t> ids, const std::vector<std::int3
   for (int attempt = 0; attempt < 10; ++attempt) {
     prompt.text = tokenizer.decode(ids);
     ids = tokenizer.encode(prompt.text);
-    prompt.num_tokens = static_cast<std::int64_t>(ids.size());
+    prompt.num_tokens = std::ssize(ids) + std::ssize(tokenizer.prompt_prefix());
     if (ids.size() == wanted) break;
     if (ids.size() > wanted) ids.resize(wanted);
     while (ids.size() < wanted)
@@ -78,10 +78,11 @@ std::vector<BenchPrompt> random_prompts(const DatasetOptions& options, const Tok
   };
   std::vector<std::int32_t> prefix;
   append(options.random_prefix_len, prefix);
+  const std::int64_t num_prefix = std::ssize(tokenizer.prompt_prefix());  // what a server adds
   std::vector<BenchPrompt> prompts;
   while (std::ssize(prompts) < options.num_prompts) {
     std::vector<std::int32_t> ids = prefix;
-    append(length(options.random_input_len), ids);
+    append(std::max<std::int64_t>(length(options.random_input_len) - num_prefix, 1), ids);
     prompts.push_back(of_length(std::move(ids), plain, tokenizer, picker));
     prompts.back().output_len = length(options.random_output_len);
   }
@@ -106,7 +107,7 @@ std::vector<BenchPrompt> sharegpt_prompts(const DatasetOptions& options,
     if (!turns || turns->value().size() < 2) continue;
     const std::vector<JsonField> both = turns->elements();
     BenchPrompt prompt{.text = both[0].get<std::string>("value")};
-    prompt.num_tokens = std::ssize(tokenizer.encode(prompt.text));
+    prompt.num_tokens = std::ssize(tokenizer.encode_prompt(prompt.text));
     prompt.output_len = options.sharegpt_output_len > 0
                             ? options.sharegpt_output_len
                             : std::ssize(tokenizer.encode(both[1].get<std::string>("value")));
@@ -129,7 +130,7 @@ std::vector<BenchPrompt> custom_prompts(const DatasetOptions& options, const Tok
     const Json json = parse_json(line, source);
     const JsonField field(json, source);
     BenchPrompt prompt{.text = field.get<std::string>("prompt")};
-    prompt.num_tokens = std::ssize(tokenizer.encode(prompt.text));
+    prompt.num_tokens = std::ssize(tokenizer.encode_prompt(prompt.text));
     prompt.output_len = options.custom_output_len > 0 ? options.custom_output_len
                                                       : field.get<std::int64_t>("output_tokens");
     prompts.push_back(std::move(prompt));

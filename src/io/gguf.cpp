@@ -332,6 +332,9 @@ GgufVocabulary read_gguf_vocabulary(const JsonField& metadata) {
   vocabulary.merges = metadata.get("tokenizer.ggml.merges", std::vector<std::string>());
   vocabulary.bos_token_id = metadata.get<std::int64_t>("tokenizer.ggml.bos_token_id", -1);
   vocabulary.eos_token_id = metadata.get<std::int64_t>("tokenizer.ggml.eos_token_id", -1);
+  if (const auto add = metadata.find("tokenizer.ggml.add_bos_token"))
+    vocabulary.add_bos_token = add->as<bool>();
+  vocabulary.add_eos_token = metadata.get<bool>("tokenizer.ggml.add_eos_token", false);
   vocabulary.chat_template = metadata.get("tokenizer.chat_template", "");
   const std::size_t size = vocabulary.tokens.size();
   const auto check_length = [&](std::size_t length, const char* key) {

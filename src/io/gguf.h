@@ -9,6 +9,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,6 +54,8 @@ struct GgufVocabulary {
   std::vector<std::string> merges;        // "left right", best first; empty when not BPE
   std::int64_t bos_token_id = -1;         // -1: absent
   std::int64_t eos_token_id = -1;
+  std::optional<bool> add_bos_token = {};  // nothing: as the pre-tokeniser has it
+  bool add_eos_token = false;
   std::string chat_template;  // empty: none
 };
 

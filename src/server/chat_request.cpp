@@ -168,6 +168,7 @@ ChatRequest parse_chat_request(const JsonField& body, const ServedModel& model) 
   request.continue_final_message = body.get<bool>("continue_final_message", false) || partial;
   request.add_generation_prompt =
       body.get<bool>("add_generation_prompt", !request.continue_final_message);
+  request.add_special_tokens = body.get<bool>("add_special_tokens", false);
   if (request.continue_final_message && request.add_generation_prompt)
     throw ApiError(400, "continue_final_message and add_generation_prompt exclude each other",
                    "continue_final_message");
@@ -198,6 +199,10 @@ ChatPrompt render_chat(const ChatRequest& request, const ServedModel& model) {
                                        : request.common.grammar;
   prompt.text = text.text();
   prompt.token_ids = model.tokenizer.encode(text);
+  if (request.add_special_tokens) {
+    const std::span<const std::int32_t> prefix = model.tokenizer.prompt_prefix();
+    prompt.token_ids.insert(prompt.token_ids.begin(), prefix.begin(), prefix.end());
+  }
   return prompt;
 }
 

@@ -23,6 +23,7 @@ struct ChatRequest {
   std::string chat_template;  // instead of the model's
   bool add_generation_prompt = true;
   bool continue_final_message = false;
+  bool add_special_tokens = false;  // in front of what the template writes
 };
 
 // Reads and checks the body. Throws 400, 404 or 501 naming the field.

@@ -16,6 +16,12 @@ struct Prompt {
   std::vector<std::int32_t> token_ids;
 };
 
+// How prompts become ids.
+struct PromptReading {
+  bool decode = false;  // the text of ids is wanted
+  bool add_special_tokens = true;
+};
+
 struct CompletionRequest {
   CommonRequest common;
   std::vector<Prompt> prompts;
@@ -24,35 +30,38 @@ struct CompletionRequest {
   bool drops_output = false;  // max_tokens 0: the prompt's log-probabilities alone are wanted
 };
 
-Prompt read_prompt(const JsonField& field, bool decode, const ServedModel& model) {
+Prompt read_prompt(const JsonField& field, const PromptReading& how, const ServedModel& model) {
   Prompt prompt;
   if (field.value().is_string()) {
     prompt.text = field.as<std::string>();
     // vLLM recognises control tokens in plain prompts.
-    prompt.token_ids = model.tokenizer.encode(prompt.text, true);
+    prompt.token_ids = how.add_special_tokens ? model.tokenizer.encode_prompt(prompt.text, true)
+                                              : model.tokenizer.encode(prompt.text, true);
     return prompt;
   }
   if (!field.value().is_array()) field.fail("must be a string or token ids, or a list of those");
   prompt.token_ids = token_ids_of(field, model);
-  if (decode) prompt.text = model.tokenizer.decode(prompt.token_ids);
+  if (how.decode) prompt.text = model.tokenizer.decode(prompt.token_ids);
   return prompt;
 }
 
 std::vector<Prompt> read_prompts(const JsonField& body, bool echo, const ServedModel& model) {
   const JsonField field = body.at("prompt");
+  const PromptReading how = {.decode = echo,
+                             .add_special_tokens = body.get<bool>("add_special_tokens", true)};
   const bool is_list = field.value().is_array();
   const bool is_list_of_prompts =
       is_list && field.value().size() > 0 && !field.value().as_array()[0].is_number();
   std::vector<Prompt> prompts;
   if (is_list && field.value().size() == 0) field.fail("is empty");
   if (!is_list_of_prompts) {
-    prompts.push_back(read_prompt(field, echo, model));
+    prompts.push_back(read_prompt(field, how, model));
     return prompts;
   }
   if (field.value().size() > kMaxPrompts)
     field.fail("holds more than " + std::to_string(kMaxPrompts) + " prompts");
   for (const JsonField& element : field.elements())
-    prompts.push_back(read_prompt(element, echo, model));
+    prompts.push_back(read_prompt(element, how, model));
   return prompts;
 }
 

@@ -15,7 +15,11 @@ void tokenize(const ServedModel& model, const HttpRequest& request, HttpResponde
     // SGLang and llama.cpp call it text and content.
     const char* key = body.has("prompt") ? "prompt" : body.has("content") ? "content" : "prompt";
     const auto text = body.get<std::string>(body.has("text") ? "text" : key);
-    ids = model.tokenizer.encode(text, body.get<bool>("parse_special", true));
+    const bool parse_special = body.get<bool>("parse_special", true);
+    const bool add = body.has("content") ? body.get<bool>("add_special", false)
+                                         : body.get<bool>("add_special_tokens", true);
+    ids = add ? model.tokenizer.encode_prompt(text, parse_special)
+              : model.tokenizer.encode(text, parse_special);
   }
   Json texts = Json::array();
   for (const std::int32_t id : ids) texts.push_back(model.tokenizer.token_bytes(id));
@@ -41,13 +45,15 @@ void tokenizer_info(const ServedModel& model, HttpResponder& responder) {
   for (const AddedToken& token : model.tokenizer.added_tokens())
     added.push_back(
         Json::object({{"id", token.id}, {"content", token.text}, {"special", token.special}}));
-  send_json(responder,
-            Json::object({{"tokenizer_class", "byte_level_bpe"},
-                          {"vocab_size", static_cast<std::int64_t>(model.tokenizer.vocab_size())},
-                          {"model_max_length", model.max_model_len},
-                          {"bos_token", Json()},
-                          {"eos_token", model.eos_text.empty() ? Json() : Json(model.eos_text)},
-                          {"added_tokens", std::move(added)}}));
+  const auto prefix = model.tokenizer.prompt_prefix();
+  send_json(
+      responder,
+      Json::object({{"tokenizer_class", "byte_level_bpe"},
+                    {"vocab_size", static_cast<std::int64_t>(model.tokenizer.vocab_size())},
+                    {"model_max_length", model.max_model_len},
+                    {"bos_token", prefix.empty() ? Json() : Json(model.tokenizer.decode(prefix))},
+                    {"eos_token", model.eos_text.empty() ? Json() : Json(model.eos_text)},
+                    {"added_tokens", std::move(added)}}));
 }
 
 }  // namespace coppice

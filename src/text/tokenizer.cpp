@@ -25,11 +25,20 @@ Tokenizer::Tokenizer(Parts parts) : parts_(std::move(parts)) {
     id_flags_[static_cast<std::size_t>(token.id)] =
         static_cast<std::uint8_t>(kAdded | (token.special ? kSpecialFlag : 0));
   }
+  for (const std::int32_t id : parts_.prompt_prefix)
+    COPPICE_CHECK(id >= 0 && id < vocab_size(), id);
 }
 
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool allow_special) const {
   const MarkedText::Range all{0, text.size()};
   return encode_ranges(text, allow_special ? Ranges(&all, 1) : Ranges());
+}
+
+std::vector<std::int32_t> Tokenizer::encode_prompt(std::string_view text,
+                                                   bool allow_special) const {
+  std::vector<std::int32_t> ids = encode(text, allow_special);
+  ids.insert(ids.begin(), parts_.prompt_prefix.begin(), parts_.prompt_prefix.end());
+  return ids;
 }
 
 std::vector<std::int32_t> Tokenizer::encode(const MarkedText& text) const {

@@ -32,6 +32,7 @@ class Tokenizer {
     bool normalize_nfc = false;
     bool kimi_chunking = false;  // cut long texts as Kimi's wrapper does
     std::vector<AddedToken> added_tokens;
+    std::vector<std::int32_t> prompt_prefix = {};  // BOS where the model wants one
   };
   explicit Tokenizer(Parts parts);
 
@@ -39,7 +40,7 @@ class Tokenizer {
   // 256 special slots behind the base ranks, unnamed ones called <|reserved_token_ID|>.
   static Tokenizer from_tiktoken(const std::string& model_path, const std::string& config_path);
   // Hugging Face tokenizer.json. Throws kUnsupported naming the part that is not byte-level BPE
-  // with a known pattern.
+  // with a known pattern. tokenizer_config.json beside it may decide about BOS.
   static Tokenizer from_tokenizer_json(const std::string& path);
   // `source` names the file in errors.
   static Tokenizer from_gguf(const GgufVocabulary& vocabulary, const std::string& source);
@@ -49,6 +50,11 @@ class Tokenizer {
   // Ids of a text. Texts of added tokens stay plain text unless allow_special: then each becomes
   // its id, longest first. No id is put in front. Throws kInvalidArgument from 1 GiB on.
   std::vector<std::int32_t> encode(std::string_view text, bool allow_special = false) const;
+  // What stands in front of a raw prompt (never of a chat, whose template writes it); mostly
+  // nothing, BOS for Llama's family.
+  std::span<const std::int32_t> prompt_prefix() const { return parts_.prompt_prefix; }
+  // prompt_prefix and encode(text, allow_special).
+  std::vector<std::int32_t> encode_prompt(std::string_view text, bool allow_special = false) const;
   // As encode(text, true), but added tokens are recognised only where the template wrote every
   // byte of them.
   std::vector<std::int32_t> encode(const MarkedText& text) const;

@@ -2,11 +2,13 @@
 // publish. Whatever would change ids and is not known here is refused by name.
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <optional>
 
 #include "base/error.h"
 #include "io/json_field.h"
 #include "text/byte_alphabet.h"
+#include "text/prompt_prefix.h"
 #include "text/tokenizer.h"
 
 namespace coppice {
@@ -197,8 +199,13 @@ Tokenizer Tokenizer::from_tokenizer_json(const std::string& path) {
   TokenTable table = read_table(model, added);
   const std::vector<Merge> merges = read_merges(model, table);
   const bool whole_piece_first = model.get<bool>("ignore_merges", false);
+  std::vector<std::int32_t> prefix = read_prompt_prefix(
+      root, std::filesystem::path(path).parent_path() / "tokenizer_config.json", added);
+  for (const std::int32_t id : prefix)
+    if (id < 0 || id >= table.size())
+      root.at("post_processor").fail("adds " + std::to_string(id) + ", which is no token");
   return Tokenizer(Parts{Bpe(std::move(table), merges, whole_piece_first), pre_tokenizer, nfc,
-                         false, std::move(added)});
+                         false, std::move(added), std::move(prefix)});
 }
 
 }  // namespace coppice

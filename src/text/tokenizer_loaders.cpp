@@ -9,6 +9,7 @@
 #include "io/json_field.h"
 #include "io/mapped_file.h"
 #include "text/byte_alphabet.h"
+#include "text/prompt_prefix.h"
 #include "text/tokenizer.h"
 
 namespace coppice {
@@ -112,17 +113,18 @@ struct GgufPre {
   PreTokenizer pre_tokenizer;
   bool normalize_nfc;
   bool whole_piece_first;
+  bool adds_bos;  // where the file does not say
 };
 
 // tokenizer.ggml.pre names of the patterns we have.
 constexpr std::array kGgufPres = {
-    GgufPre{"kimi-k2", PreTokenizer::kKimi, false, true},
-    GgufPre{"llama-bpe", PreTokenizer::kLlama3, false, true},
-    GgufPre{"llama3", PreTokenizer::kLlama3, false, true},
-    GgufPre{"qwen2", PreTokenizer::kQwen2, true, false},
-    GgufPre{"smollm", PreTokenizer::kSmolLm, false, false},
-    GgufPre{"gpt-2", PreTokenizer::kGpt2, false, false},
-    GgufPre{"default", PreTokenizer::kGpt2, false, false},
+    GgufPre{"kimi-k2", PreTokenizer::kKimi, false, true, false},
+    GgufPre{"llama-bpe", PreTokenizer::kLlama3, false, true, true},
+    GgufPre{"llama3", PreTokenizer::kLlama3, false, true, true},
+    GgufPre{"qwen2", PreTokenizer::kQwen2, true, false, false},
+    GgufPre{"smollm", PreTokenizer::kSmolLm, false, false, false},
+    GgufPre{"gpt-2", PreTokenizer::kGpt2, false, false, false},
+    GgufPre{"default", PreTokenizer::kGpt2, false, false, false},
 };
 
 const GgufPre& find_gguf_pre(const GgufVocabulary& vocabulary, const std::string& source) {
@@ -185,7 +187,7 @@ Tokenizer Tokenizer::from_gguf(const GgufVocabulary& vocabulary, const std::stri
   }
   return Tokenizer(Parts{Bpe(std::move(table), merges, pre.whole_piece_first), pre.pre_tokenizer,
                          pre.normalize_nfc, pre.pre_tokenizer == PreTokenizer::kKimi,
-                         std::move(added)});
+                         std::move(added), read_prompt_prefix(vocabulary, pre.adds_bos, source)});
 }
 
 Tokenizer Tokenizer::from_folder(const std::string& folder) {

@@ -28,11 +28,14 @@ const std::string kLlama =
     "its value}.{% endif %}" +
     kPlain;
 
-std::string gguf(const std::string& chat_template, bool has_tag = false) {
+std::string gguf(const std::string& chat_template, bool has_tag = false,
+                 const std::string& pre = "smollm", std::optional<bool> add_bos = {}) {
   GgufBuilder builder;
+  constexpr std::uint32_t kBool = 7;
+  if (add_bos) builder.key("tokenizer.ggml.add_bos_token", kBool, raw(*add_bos));
   builder.string("general.architecture", "llama")
       .string("tokenizer.ggml.model", "gpt2")
-      .string("tokenizer.ggml.pre", "smollm")
+      .string("tokenizer.ggml.pre", pre)
       .strings("tokenizer.ggml.tokens",
                {"a", "b", "ab", "<s>", "</s>", has_tag ? "<tool_call>" : "c"})
       .strings("tokenizer.ggml.merges", {"a b"})
@@ -65,6 +68,18 @@ class ServedModelTest : public ::testing::Test {
 TEST_F(ServedModelTest, ChatTemplateOfAGgufFile) {
   EXPECT_EQ(rendered(*load(gguf(kPlain))), "<s>[user] ab</s>");
   EXPECT_FALSE(load(gguf(""))->chat_template) << "a base model";
+}
+
+// llama.cpp's rule: what the file says, else what goes with its pre-tokenizer.
+TEST_F(ServedModelTest, RawPromptsOfAGgufFileBeginAsItSays) {
+  const auto prompt = [&](const char* pre, std::optional<bool> add_bos) {
+    return load(gguf("", false, pre, add_bos))->tokenizer.encode_prompt("ab");
+  };
+  using Ids = std::vector<std::int32_t>;
+  EXPECT_EQ(prompt("smollm", {}), Ids{2});
+  EXPECT_EQ(prompt("smollm", true), (Ids{3, 2}));
+  EXPECT_EQ(prompt("llama-bpe", {}), (Ids{3, 2}));
+  EXPECT_EQ(prompt("llama-bpe", false), Ids{2});
 }
 
 // The flag, a file or the text itself, stands above what the model brings.

@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "io/json.h"
+#include "tests/text/support/byte_tokenizer.h"
 #include "tests/text/support/oracle.h"
-#include "text/byte_alphabet.h"
 #include "text/chat_template.h"
 #include "text/output_marks.h"
 #include "text/tokenizer.h"
@@ -59,29 +59,7 @@ TEST(ModelTextFiles, FilesThatAreSomethingElseAreNamed) {
 
 // A byte-level vocabulary of the 256 bytes and these added tokens, some of them not "special".
 Tokenizer make_tokenizer(const fs::path& folder, const std::vector<std::string>& added) {
-  Json vocabulary = Json::object(), tokens = Json::array();
-  for (int byte = 0; byte < 256; ++byte) {
-    for (std::uint32_t point = 0; point < 0x200; ++point) {
-      std::string spelled;
-      if (point < 0x80)
-        spelled = static_cast<char>(point);
-      else
-        spelled = {static_cast<char>(0xc0 | point >> 6), static_cast<char>(0x80 | (point & 0x3f))};
-      if (bytes_of_alphabet(spelled) == std::string(1, static_cast<char>(byte)))
-        vocabulary[spelled] = Json(byte);
-    }
-  }
-  for (std::size_t i = 0; i < added.size(); ++i)
-    tokens.push_back(Json::object({{"id", Json(256 + static_cast<int>(i))},
-                                   {"content", Json(added[i])},
-                                   {"special", Json(i % 3 != 2)}}));
-  Json document = Json::object();
-  document["added_tokens"] = tokens;
-  document["pre_tokenizer"] =
-      Json::object({{"type", "ByteLevel"}, {"add_prefix_space", Json(false)}});
-  document["model"] =
-      Json::object({{"type", "BPE"}, {"vocab", vocabulary}, {"merges", Json::array()}});
-  std::ofstream(folder / "tokenizer.json") << write_json(document);
+  std::ofstream(folder / "tokenizer.json") << write_json(test::byte_tokenizer_json(added));
   return Tokenizer::from_folder(folder);
 }
 
@@ -109,6 +87,57 @@ TEST(ModelTextFiles, ControlTokensOfEveryFamilyStayPlainInText) {
       EXPECT_EQ(tokenizer.decode(mixed), token.text + token.text + "hi" + token.text);
     }
   }
+}
+
+// What stands in front of a raw prompt, by what tokenizer.json and tokenizer_config.json say.
+TEST(ModelTextFiles, RawPromptsBeginAsTheTokenizerSays) {
+  const test::TemporaryFolder folder;
+  make_tokenizer(folder.path(), {"<bos>", "<eos>"});
+  const fs::path file = folder.path() / "tokenizer.json",
+                 config = folder.path() / "tokenizer_config.json";
+  const Json plain = read_json_file(file);
+  const auto prefix = [&](const std::string& processor, const std::string& settings = "") {
+    Json document = plain;
+    if (!processor.empty()) document["post_processor"] = parse_json(processor, "processor");
+    std::ofstream(file) << write_json(document);
+    fs::remove(config);
+    if (!settings.empty()) std::ofstream(config) << settings;
+    const Tokenizer tokenizer = Tokenizer::from_folder(folder.path());
+    const Ids found(tokenizer.prompt_prefix().begin(), tokenizer.prompt_prefix().end());
+    Ids whole = found;
+    for (const std::int32_t id : tokenizer.encode("hi")) whole.push_back(id);
+    EXPECT_EQ(tokenizer.encode_prompt("hi"), whole);
+    EXPECT_EQ(tokenizer.encode("hi").size(), 2u);
+    return found;
+  };
+  const std::string names =
+      R"("special_tokens":{"<bos>":{"id":"<bos>","ids":[256]},"<eos>":{"id":"<eos>","ids":[257]}}})";
+  const std::string bos = R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<bos>",)"
+                          R"("type_id":0}},{"Sequence":{"id":"A","type_id":0}}],)" +
+                          names;
+  const std::string behind =
+      R"({"type":"TemplateProcessing","single":[{"Sequence":{"id":"A","type_id":0}},)"
+      R"({"SpecialToken":{"id":"<eos>","type_id":0}}],)" +
+      names;
+  const std::string bytes = R"({"type":"ByteLevel","trim_offsets":false})";
+  EXPECT_EQ(prefix(""), Ids{});
+  EXPECT_EQ(prefix(bytes), Ids{});
+  EXPECT_EQ(prefix(bos), Ids{256});
+  EXPECT_EQ(prefix(R"({"type":"Sequence","processors":[)" + bytes + "," + bos + "]}"), Ids{256});
+  EXPECT_THROW(prefix(behind), Error) << "a prompt that ends before the model goes on";
+  EXPECT_THROW(prefix(R"({"type":"BertProcessing"})"), Error);
+  // Llama's classes build their own; others' flag is not read.
+  const auto settings = [](const char* name, const char* add) {
+    return std::string(R"({"bos_token":{"content":"<bos>"},"tokenizer_class":")") + name +
+           R"(","add_bos_token":)" + add + "}";
+  };
+  EXPECT_EQ(prefix(bytes, settings("LlamaTokenizerFast", "true")), Ids{256});
+  EXPECT_EQ(prefix(bos, settings("LlamaTokenizer", "false")), Ids{});
+  EXPECT_EQ(prefix(bos, settings("PreTrainedTokenizerFast", "false")), Ids{256});
+  EXPECT_EQ(prefix(bytes, settings("Qwen2Tokenizer", "true")), Ids{});
+  EXPECT_THROW(prefix(bytes, R"({"bos_token":"<s>","tokenizer_class":"LlamaTokenizer",)"
+                             R"("add_bos_token":true})"),
+               Error);
 }
 
 // Special tokens may be hidden before the parsers see them: the marks must not be among them.
