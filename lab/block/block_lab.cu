@@ -193,6 +193,7 @@ SkinnyGemmParams product(const Step& s, const bf16* w, void* out, int outputs, b
 MoeRouteParams route_params(const Step& s) {
   return {.logits = s.logits,
           .bias = s.bias,
+          .seq_of_row = s.seq,
           .topk_ids = s.topk_ids,
           .topk_weights = s.topk_weights,
           .num_tokens = s.rows,

@@ -42,12 +42,12 @@ __device__ __forceinline__ void cluster_store(uint32_t address, uint32_t value) 
 }
 
 // Stores in the background; then 4 bytes count as arrived on `barrier` of the same block.
-__device__ __forceinline__ void cluster_store_async(uint32_t address, float value,
+__device__ __forceinline__ void cluster_store_async(uint32_t address, uint32_t value,
                                                     uint32_t barrier) {
   asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(
           address),
-      "f"(value), "r"(barrier)
+      "r"(value), "r"(barrier)
       : "memory");
 }
 

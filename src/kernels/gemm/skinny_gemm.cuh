@@ -272,8 +272,8 @@ __device__ inline void skinny_push_sums(const SkinnyPush& push, const SkinnyShar
       if (token >= count) continue;
       const uint32_t at = cluster_address(to + slot * Tile::kOutputs * 4, rank);
       const uint32_t arrived = cluster_address(barrier, rank);
-      cluster_store_async(at, sum[4 * n + e], arrived);
-      cluster_store_async(at + 32, sum[4 * n + e + 2], arrived);
+      cluster_store_async(at, __float_as_uint(sum[4 * n + e]), arrived);
+      cluster_store_async(at + 32, __float_as_uint(sum[4 * n + e + 2]), arrived);
     }
   }
 }

@@ -34,7 +34,7 @@ constexpr int kMlaQueriesBoxBytes = kMlaQueriesTile * 128;  // 64 inputs of 16 o
 
 struct MlaQueriesShared {
   uint8_t *q_b, *k_absorbed;
-  uint64_t *q_b_full, *k_absorbed_full;
+  uint64_t *q_b_full, *k_absorbed_full, *nope_full;
   uint8_t* nope;  // bf16 [rows][128], kMlaQueriesNopePitch
   float* sums;    // [segment][rows][kMlaQueriesSumPitch]
   uint8_t* x;     // bf16 [eight rows][1536], kMlaQueriesRowPitch
@@ -43,6 +43,7 @@ struct MlaQueriesShared {
         k_absorbed(q_b + kMlaQueriesWeightBytes),
         q_b_full(reinterpret_cast<uint64_t*>(k_absorbed + kMlaQueriesAbsorbedBytes)),
         k_absorbed_full(q_b_full + 1),
+        nope_full(q_b_full + 2),
         nope(reinterpret_cast<uint8_t*>(q_b_full) + 128),
         sums(reinterpret_cast<float*>(nope + rows * kMlaQueriesNopePitch)),
         x(reinterpret_cast<uint8_t*>(sums + segments * rows * kMlaQueriesSumPitch)) {}
@@ -182,11 +183,13 @@ __device__ inline void mla_queries_finish_q_b(const MlaQueriesParams& p, const M
     }
     __nv_bfloat162 value = __floats2bfloat162_rn(sum.x, sum.y);
     if (!b.rotated) {
+      const uint32_t arrived = shared_address(s.nope_full);
       const uint32_t to =
           shared_address(s.nope) + token * kMlaQueriesNopePitch + b.rank * 32 + pair * 4;
 #pragma unroll
       for (int rank = 0; rank < kMlaQueriesCluster; ++rank)
-        cluster_store(cluster_address(to, rank), *reinterpret_cast<const uint32_t*>(&value));
+        cluster_store_async(cluster_address(to, rank), *reinterpret_cast<const uint32_t*>(&value),
+                            cluster_address(arrived, rank));
       continue;
     }
     const int output = b.tile * kMlaQueriesTile + 2 * pair, head = output / 64;
@@ -232,13 +235,16 @@ __global__ void __launch_bounds__(kMlaQueriesThreads, 2)
   const MlaQueriesShared s(dynamic_shared, p.num_rows, segments);
   const MlaQueriesBlock b(p);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  cluster_arrive();
   if (threadIdx.x == 0) {
     mbarrier_init(s.q_b_full, 1);
     mbarrier_init(s.k_absorbed_full, 1);
+    mbarrier_init(s.nope_full, 1);
     mbarrier_init_fence();
+    mbarrier_arrive_expect(s.nope_full, p.num_rows * kMlaQueriesCluster * kMlaQueriesTile * 2);
     mla_queries_fetch(b, s, maps);
   }
+  __syncwarp();
+  cluster_arrive();
   float weight[6][8];
 #pragma unroll
   for (int w = 0; w < 6; ++w) load_f32x8(weight[w], p.q_norm + w * 256 + lane * 8);
@@ -260,11 +266,11 @@ __global__ void __launch_bounds__(kMlaQueriesThreads, 2)
          row += kMlaQueriesWarps * blocks)
       mla_queries_write_kv(p, row, lane);
   }
-  cluster_wait();  // the other blocks have started: their shared memory may be written
+  cluster_wait();  // the other blocks' barriers are there
   mla_queries_finish_q_b(p, b, s, segments);
   if (b.rotated) return;  // for the whole cluster
-  cluster_sync();
   mbarrier_wait(s.k_absorbed_full, 0);
+  mbarrier_wait_cluster(s.nope_full, 0);
   mla_queries_absorb(p, b, s, warp, lane);
 }
 

@@ -124,8 +124,10 @@ __global__ void __launch_bounds__(kRouteThreads)
   grid_dependency_launch();
   const int block = static_cast<int>(blockIdx.x);
   if (block < p.route.num_tokens) {
+    float bias[kPerThread];
+    route_bias(p.route, bias);
     grid_dependency_wait();
-    route_token<kPerThread>(p.route, block, *reinterpret_cast<RouteShared*>(prepare_shared));
+    route_token<kPerThread>(p.route, block, bias, *reinterpret_cast<RouteShared*>(prepare_shared));
   } else {
     shared_block(p.shared, p.route.num_tokens, block - p.route.num_tokens, prepare_shared);
   }

@@ -26,10 +26,10 @@ __device__ inline uint32_t route_key(float score) {
 }
 
 struct RouteShared {
-  uint2 candidate[kRouteWarps * kRouteMaxTopK];  // key, expert
+  alignas(16) uint2 candidate[kRouteWarps * kRouteMaxTopK];  // key, expert
   float candidate_score[kRouteWarps * kRouteMaxTopK];
   int expert[kRouteMaxTopK];  // by slot
-  float score[kRouteMaxTopK];
+  alignas(16) float score[kRouteMaxTopK];
 };
 
 // The warp's best top_k experts of `key`, those of equal keys by lowest id, as candidates.
@@ -62,10 +62,27 @@ __device__ inline void route_candidates(uint32_t (&key)[kPerThread],
   }
 }
 
+// This thread's experts' biases: constants, to be read before the wait for the kernel before.
+template <int kPerThread>
+__device__ inline void route_bias(const MoeRouteParams& p, float (&bias)[kPerThread]) {
+#pragma unroll
+  for (int i = 0; i < kPerThread; ++i) {
+    const int expert = static_cast<int>(threadIdx.x) + kRouteThreads * i;
+    bias[i] = expert < p.num_experts ? p.bias[expert] : 0.0f;
+  }
+}
+
 // One token by kRouteThreads threads, the first of their block.
 template <int kPerThread>
-__device__ inline void route_token(const MoeRouteParams& p, int token, RouteShared& shared) {
+__device__ inline void route_token(const MoeRouteParams& p, int token,
+                                   const float (&bias)[kPerThread], RouteShared& shared) {
   const int thread = threadIdx.x;
+  float logit[kPerThread];  // asked for before it is known whether the row is inert
+#pragma unroll
+  for (int i = 0; i < kPerThread; ++i) {
+    const int expert = thread + kRouteThreads * i;
+    logit[i] = expert < p.num_experts ? p.logits[int64_t{token} * p.num_experts + expert] : 0.0f;
+  }
   const int64_t out = int64_t{token} * p.top_k + thread;
   if (p.seq_of_row && p.seq_of_row[token] < 0) {
     if (thread < p.top_k) {
@@ -79,11 +96,8 @@ __device__ inline void route_token(const MoeRouteParams& p, int token, RouteShar
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
     const int expert = thread + kRouteThreads * i;
-    const bool valid = expert < p.num_experts;
-    const float logit = valid ? p.logits[int64_t{token} * p.num_experts + expert] : 0.0f;
-    const float bias = valid ? p.bias[expert] : 0.0f;
-    score[i] = __fdiv_rn(1.0f, 1.0f + expf(-logit));
-    key[i] = valid ? route_key(score[i] + bias) : 0;
+    score[i] = __fdiv_rn(1.0f, 1.0f + expf(-logit[i]));
+    key[i] = expert < p.num_experts ? route_key(score[i] + bias[i]) : 0;
   }
   route_candidates(key, score, p.top_k, shared);
   __syncthreads();
@@ -91,10 +105,12 @@ __device__ inline void route_token(const MoeRouteParams& p, int token, RouteShar
   if (thread < candidates) {
     const uint2 mine = shared.candidate[thread];
     int slot = 0;
-#pragma unroll 8
-    for (int i = 0; i < candidates; ++i) {
-      const uint2 other = shared.candidate[i];
-      slot += other.x > mine.x || (other.x == mine.x && other.y < mine.y);
+    const uint4* pairs = reinterpret_cast<const uint4*>(shared.candidate);
+#pragma unroll 4
+    for (int i = 0; i < candidates / 2; ++i) {
+      const uint4 two = pairs[i];
+      slot += two.x > mine.x || (two.x == mine.x && two.y < mine.y);
+      slot += two.z > mine.x || (two.z == mine.x && two.w < mine.y);
     }
     if (mine.x != 0 && slot < p.top_k) {
       shared.expert[slot] = static_cast<int>(mine.y);
@@ -107,7 +123,13 @@ __device__ inline void route_token(const MoeRouteParams& p, int token, RouteShar
   if (p.norm_topk_prob) {
     float sum = 0;
 #pragma unroll 1
-    for (int slot = 0; slot < p.top_k; ++slot) sum = __fadd_rn(sum, shared.score[slot]);
+    for (int slot = 0; slot < p.top_k; slot += 4) {
+      const float4 next = *reinterpret_cast<const float4*>(&shared.score[slot]);
+      sum = __fadd_rn(sum, next.x);
+      if (slot + 1 < p.top_k) sum = __fadd_rn(sum, next.y);
+      if (slot + 2 < p.top_k) sum = __fadd_rn(sum, next.z);
+      if (slot + 3 < p.top_k) sum = __fadd_rn(sum, next.w);
+    }
     weight = __fdiv_rn(weight, __fadd_rn(sum, 1e-20f));
   }
   p.topk_ids[out] = shared.expert[thread];
@@ -118,9 +140,11 @@ __device__ inline void route_token(const MoeRouteParams& p, int token, RouteShar
 template <int kPerThread>
 __global__ void __launch_bounds__(kRouteThreads) moe_route_kernel(MoeRouteParams p) {
   __shared__ RouteShared shared;
+  float bias[kPerThread];
+  route_bias(p, bias);
   grid_dependency_launch();
   grid_dependency_wait();
-  route_token<kPerThread>(p, static_cast<int>(blockIdx.x), shared);
+  route_token<kPerThread>(p, static_cast<int>(blockIdx.x), bias, shared);
 }
 
 }  // namespace coppice::kernels
