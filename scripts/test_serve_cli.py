@@ -133,6 +133,9 @@ def test_precedence(binary):
             server = Serve(binary, str(MODEL), "--config", config.name, *flags, max_model_len=None)
             caching[flags] = json.loads(get(server.port, "/server_info")[1])["flags"]["enable_prefix_caching"]
             log = server.stop()[1]
+        server = Serve(binary, str(MODEL), environment={"COPPICE_CONFIG": config.name}, max_model_len=None)
+        check(json.loads(get(server.port, "/v1/models")[1])["data"][0]["id"] == "from-file", "COPPICE_CONFIG")
+        server.stop()
         check(list(caching.values()) == [False, True], "a switch that the file puts off, and that a flag puts on again")
         check("--trust-remote-code has no effect" in log, "a warning for the file's flag without meaning")
         check(seen("--served-model-name", "from-flag", "--max-num-seqs", "7", COPPICE_MAX_NUM_SEQS="5",

@@ -106,8 +106,9 @@ int run_bench(int argc, char** argv) {
   round_verb->add_option("--device", device.device, "auto, cpu, cuda, cuda:N");
   round_verb->add_option("--threads", device.num_threads, "CPU threads; 0: all");
   round_verb->add_flag("--tiny", round.tiny, "widths of the model in models/, as CPUs take them");
-  round_verb->add_option("--layers", round.num_layers)->check(CLI::Range(2, 128));
-  round_verb->add_option("--tp", round.num_ranks, "widths of one rank of so many")
+  round_verb->add_option("--layers", round.num_layers, "layers of the network")
+      ->check(CLI::Range(2, 128));
+  round_verb->add_option("--tp", round.num_ranks, "widths of one rank of so many (also -tp)")
       ->check(CLI::IsMember({1, 2, 4, 8}));
   bool all_ranks = false;
   round_verb->add_flag("--all-ranks", all_ranks,
@@ -116,7 +117,8 @@ int run_bench(int argc, char** argv) {
   round_verb->add_option("--rows", round.rows, "rows of the verify step")->delimiter(',');
   round_verb->add_option("--batch", round.batches, "sequences")->delimiter(',');
   round_verb->add_flag("--eager", round.eager, "also without graphs");
-  round_verb->add_option("--repeats", round.repeats)->check(CLI::Range(1, 1000));
+  round_verb->add_option("--repeats", round.repeats, "of a point in a pass")
+      ->check(CLI::Range(1, 1000));
   round_verb->add_option("--runs", round.runs, "interleaved passes over all points")
       ->check(CLI::Range(1, 100));
   round_verb->add_option("--peers", peers,

@@ -62,12 +62,15 @@ int run_bench_latency(int argc, char** argv) {
   std::string output_json;
   CLI::App app("Seconds for one batch from start to end.", "coppice bench latency");
   flags.add_to(app);
-  app.add_option("--input-len", dataset.random_input_len)->capture_default_str();
-  app.add_option("--output-len", dataset.random_output_len)->capture_default_str();
-  app.add_option("--batch-size", dataset.num_prompts)->capture_default_str();
-  app.add_option("--num-iters-warmup", num_warmups)->capture_default_str();
-  app.add_option("--num-iters", num_iterations)->check(CLI::Range(1, 100000));
-  app.add_option("--output-json", output_json);
+  app.add_option("--input-len", dataset.random_input_len, "tokens of a prompt")
+      ->capture_default_str();
+  app.add_option("--output-len", dataset.random_output_len, "tokens of an output")
+      ->capture_default_str();
+  app.add_option("--batch-size", dataset.num_prompts, "prompts at once")->capture_default_str();
+  app.add_option("--num-iters-warmup", num_warmups, "runs before the measured ones")
+      ->capture_default_str();
+  app.add_option("--num-iters", num_iterations, "measured runs")->check(CLI::Range(1, 100000));
+  app.add_option("--output-json", output_json, "write the results to this file");
   if (const auto code = parse_flags(app, argc, argv)) return *code;
   flags.finish();
   flags.sampling.ignore_eos = true;
@@ -109,18 +112,20 @@ int run_bench_throughput(int argc, char** argv) {
   flags.add_to(app);
   app.add_option("--max-num-seqs", flags.engine.max_num_seqs, "sequences that run at once");
   app.add_option("--dataset-name", dataset.name, "random, sharegpt, custom");
-  app.add_option("--dataset-path", dataset.path);
-  app.add_option("--num-prompts", dataset.num_prompts)->capture_default_str();
-  app.add_option("--input-len", input_len);
-  app.add_option("--output-len", output_len);
-  app.add_option("--random-input-len", dataset.random_input_len);
-  app.add_option("--random-output-len", dataset.random_output_len);
-  app.add_option("--random-range-ratio", dataset.random_range_ratio);
+  app.add_option("--dataset-path", dataset.path, "file of sharegpt or custom");
+  app.add_option("--num-prompts", dataset.num_prompts, "how many; those of a file begin again")
+      ->capture_default_str();
+  app.add_option("--input-len", input_len, "tokens of a prompt");
+  app.add_option("--output-len", output_len, "tokens of an output");
+  app.add_option("--random-input-len", dataset.random_input_len, "tokens of a prompt");
+  app.add_option("--random-output-len", dataset.random_output_len, "tokens of an output");
+  app.add_option("--random-range-ratio", dataset.random_range_ratio,
+                 "lengths differ by up to this share");
   app.add_option("--num-warmups", num_warmups, "runs before the measured ones");
   app.add_option("--num-iters", num_iterations, "measured runs; the median is printed")
       ->check(CLI::Range(1, 1000));
-  app.add_flag("--no-enable-prefix-caching", no_prefix_caching);
-  app.add_option("--output-json", output_json);
+  app.add_flag("--no-enable-prefix-caching", no_prefix_caching, "compute every prompt whole");
+  app.add_option("--output-json", output_json, "write the results to this file");
   if (const auto code = parse_flags(app, argc, argv)) return *code;
   flags.finish();
   flags.engine.enable_prefix_caching = !no_prefix_caching;

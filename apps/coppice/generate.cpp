@@ -104,7 +104,8 @@ int run_generate(int argc, char** argv) {
   CLI::App app("Continues a prompt.", "coppice generate");
   flags.session.add_to(app);
   app.add_option("--prompt", flags.prompt, "text to continue; default: standard input");
-  app.add_option("--prompt-file", flags.prompt_file)->excludes("--prompt");
+  app.add_option("--prompt-file", flags.prompt_file, "file that holds the text")
+      ->excludes("--prompt");
   app.add_flag("--chat", flags.chat, "the prompt is one user message: apply the chat template");
   app.add_flag("--stats", flags.stats,
                "generate plainly, by chain and by tree; compare tokens and speed");

@@ -56,42 +56,44 @@ void LoadFlags::add_to(CLI::App& app) {
   app.add_option("--backend", backend, "openai (completions), openai-chat; vllm is openai")
       ->check(CLI::IsMember({"openai", "openai-chat", "vllm"}));
   app.add_option("--base-url", base_url, "http://HOST:PORT; beats --host and --port");
-  app.add_option("--host", host);
-  app.add_option("--port", port);
+  app.add_option("--host", host, "of the server");
+  app.add_option("--port", port, "of the server");
   app.add_option("--endpoint", endpoint, "default: by the backend");
   app.add_option("--model", model, "default: the first that the server lists");
   app.add_option("--served-model-name", served_name, "name that requests carry");
   app.add_option("--tokenizer", tokenizer, "folder; default: the model's");
   app.add_option("--api-key", api_key, "also OPENAI_API_KEY, VLLM_API_KEY");
   app.add_option("--dataset-name", dataset.name, "random, sharegpt, custom");
-  app.add_option("--dataset-path", dataset.path);
-  app.add_option("--num-prompts", dataset.num_prompts);
-  app.add_option("--seed", dataset.seed);
+  app.add_option("--dataset-path", dataset.path, "file of sharegpt or custom");
+  app.add_option("--num-prompts", dataset.num_prompts, "how many; those of a file begin again");
+  app.add_option("--seed", dataset.seed, "of prompts and arrivals");
   app.add_option("--input-len", input_len, "of any data set that can");
   app.add_option("--output-len", output_len, "of any data set");
-  app.add_option("--random-input-len", dataset.random_input_len);
-  app.add_option("--random-output-len", dataset.random_output_len);
-  app.add_option("--random-prefix-len", dataset.random_prefix_len);
-  app.add_option("--random-range-ratio", dataset.random_range_ratio);
-  app.add_option("--sharegpt-output-len", dataset.sharegpt_output_len);
-  app.add_option("--custom-output-len", dataset.custom_output_len);
-  app.add_flag("--disable-shuffle", dataset.disable_shuffle);
+  app.add_option("--random-input-len", dataset.random_input_len, "tokens of a prompt");
+  app.add_option("--random-output-len", dataset.random_output_len, "tokens of an output");
+  app.add_option("--random-prefix-len", dataset.random_prefix_len,
+                 "tokens that all prompts begin with");
+  app.add_option("--random-range-ratio", dataset.random_range_ratio,
+                 "lengths differ by up to this share");
+  app.add_option("--sharegpt-output-len", dataset.sharegpt_output_len, "instead of the file's");
+  app.add_option("--custom-output-len", dataset.custom_output_len, "-1: the file's");
+  app.add_flag("--disable-shuffle", dataset.disable_shuffle, "in the file's order");
   app.add_option("--request-rate", request_rate, "requests/s or inf");
   app.add_option("--burstiness", burstiness, "1: Poisson; lower: bunched");
   app.add_option("--max-concurrency", max_concurrency, "0: no limit");
   app.add_option("--num-warmups", num_warmups, "requests before the measured ones");
   app.add_flag("--ready-check-disabled,--skip-initial-test", skip_test, "no request to test with");
-  app.add_flag("--ignore-eos", ignore_eos);
+  app.add_flag("--ignore-eos", ignore_eos, "outputs of full length");
   app.add_option("--extra-body", extra_body, "JSON object whose fields go into every request");
   app.add_flag("--disable-tqdm", disable_tqdm, "no progress");
-  app.add_option("--percentile-metrics", percentile_metrics);
-  app.add_option("--metric-percentiles", metric_percentiles);
+  app.add_option("--percentile-metrics", percentile_metrics, "of ttft, tpot, itl, e2el");
+  app.add_option("--metric-percentiles", metric_percentiles, "such as 50,99");
   app.add_option("--goodput", goodput, "limits in ms: ttft:500 tpot:50 e2el:2000");
-  app.add_flag("--save-result", save_result);
+  app.add_flag("--save-result", save_result, "write a JSON file");
   app.add_flag("--save-detailed", save_detailed, "with every request's times and text");
-  app.add_option("--result-dir", result_dir);
-  app.add_option("--result-filename", result_filename);
-  app.add_option("--label", label);
+  app.add_option("--result-dir", result_dir, "where");
+  app.add_option("--result-filename", result_filename, "instead of one by label, rate and date");
+  app.add_option("--label", label, "begins the file's name");
   app.add_option("--metadata", metadata, "KEY=VALUE pairs for the result");
 }
 

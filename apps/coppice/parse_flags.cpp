@@ -58,10 +58,14 @@ std::optional<UnknownFlag> find_unknown(const CLI::App& app,
   return std::nullopt;
 }
 
-void refuse_unknown(const CLI::App& app, const std::string& message,
-                    const std::vector<std::string>& arguments) {
-  const auto unknown = find_unknown(app, arguments);
-  if (!unknown) throw Error(ErrorKind::kInvalidArgument, one_line(message));
+void refuse(const CLI::App& app, const CLI::ParseError& error,
+            const std::vector<std::string>& arguments) {
+  // A flag that nobody knows may be why another is missing.
+  const bool may_be_unknown = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
+                              dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  const auto unknown =
+      may_be_unknown && !app.get_allow_extras() ? find_unknown(app, arguments) : std::nullopt;
+  if (!unknown) throw Error(ErrorKind::kInvalidArgument, one_line(error.what()));
   throw Error(ErrorKind::kInvalidArgument,
               "unknown flag " + unknown->name +
                   (unknown->closest.empty() ? "; " + app.get_name() + " --help lists all"
@@ -74,12 +78,10 @@ std::optional<int> parse_flags(CLI::App& app, int argc, char** argv) {
     refuse_bad_numbers(app);
   } catch (const CLI::Success& success) {
     return app.exit(success);
-  } catch (const CLI::ExtrasError& error) {
+  } catch (const CLI::ParseError& error) {
     const CLI::App* used = &app;
     if (!app.get_subcommands().empty()) used = app.get_subcommands().front();
-    refuse_unknown(*used, error.what(), {argv + 1, argv + argc});
-  } catch (const CLI::ParseError& error) {
-    throw Error(ErrorKind::kInvalidArgument, one_line(error.what()));
+    refuse(*used, error, {argv + 1, argv + argc});
   }
   return std::nullopt;
 }

@@ -25,8 +25,8 @@ std::optional<UnknownFlag> find_unknown(const CLI::App& app,
                                         const std::vector<std::string>& arguments);
 
 // Throws for the first of the arguments that looks like a flag and is none of the app's, with the
-// closest known one; without such, for `message`.
-[[noreturn]] void refuse_unknown(const CLI::App& app, const std::string& message,
-                                 const std::vector<std::string>& arguments);
+// closest known one; without such, for what CLI11 found.
+[[noreturn]] void refuse(const CLI::App& app, const CLI::ParseError& error,
+                         const std::vector<std::string>& arguments);
 
 }  // namespace coppice

@@ -70,7 +70,8 @@ void add_flags(CLI::App& app, PlanFlags& flags) {
   app.add_option("model", request.model,
                  "folder, config.json, GGUF file, hub id, or kimi-k2 for its shapes");
   app.add_option("--gpu", flags.gpus, "names with commas, or all")->capture_default_str();
-  app.add_option("--tp,--tensor-parallel-size", request.num_ranks, "GPUs that share the model")
+  app.add_option("--tp,--tensor-parallel-size", request.num_ranks,
+                 "GPUs that share the model (also -tp)")
       ->check(CLI::Range(1, 64));
   app.add_option("--drafter,--spec-model", request.drafter,
                  "DFlash drafter: folder, config.json, hub id, or kimi-k2-dflash");
@@ -90,7 +91,8 @@ void add_flags(CLI::App& app, PlanFlags& flags) {
       ->capture_default_str();
   app.add_option("--kv-cache-dtype", flags.kv_dtype, "auto (bf16) or fp8")
       ->check(CLI::IsMember({"auto", "bf16", "fp8"}));
-  app.add_option("--gpu-memory-utilization", request.memory_utilization)
+  app.add_option("--gpu-memory-utilization", request.memory_utilization,
+                 "share of the memory that may be used")
       ->check(CLI::Range(0.1, 1.0))
       ->capture_default_str();
   app.add_option("--host-us", request.host_us, "host time of a round; default: from its launches")

@@ -23,7 +23,8 @@ int run_repack(int argc, char** argv) {
   RepackOptions options;
   app.add_option("model", model, "model folder or hub id, INT4 experts")->required();
   app.add_option("--out", out, "folder to write; absent or empty")->required();
-  app.add_option("--tensor-parallel-size,--tp", options.num_ranks, "ranks it will be loaded by")
+  app.add_option("--tensor-parallel-size,--tp", options.num_ranks,
+                 "ranks it will be loaded by (also -tp)")
       ->check(CLI::Range(1, 1024));
   app.add_option("--threads", options.num_threads, "default: all CPUs")->check(CLI::Range(1, 1024));
   app.add_flag("--quiet", quiet, "no progress bar");

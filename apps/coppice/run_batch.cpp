@@ -69,15 +69,20 @@ int run_batch(int argc, char** argv) {
       "coppice run-batch");
   BatchFlags flags;
   app.add_option("-i,--input-file", flags.input, "JSONL; - is standard input")->required();
-  app.add_option("-o,--output-file", flags.output)->required();
+  app.add_option("-o,--output-file", flags.output, "answers as JSONL, in order")->required();
   app.add_option("--url", flags.url, "use a running server instead of loading a model");
   app.add_option("--api-key", flags.api_key, "of that server");
   app.add_option("--max-concurrency", flags.max_concurrency, "requests under way at once")
       ->check(CLI::Range(1, 100000));
   app.allow_extras();
+  app.footer("coppice serve --help lists the flags of the model, which --url leaves no use for.");
   if (const auto code = parse_flags(app, argc, argv)) return *code;
+  const std::vector<std::string> extra = app.remaining();
+  if (!flags.url.empty() && !extra.empty())
+    throw Error(ErrorKind::kInvalidArgument,
+                extra.front() + ": not together with --url, whose server has its own flags");
   const std::vector<BatchLine> lines = read_batch(read_all(flags.input), flags.input);
-  if (flags.url.empty()) return answer_here(flags, lines, app.remaining());
+  if (flags.url.empty()) return answer_here(flags, lines, extra);
   std::vector<std::pair<std::string, std::string>> headers;
   if (!flags.api_key.empty()) headers = {{"Authorization", "Bearer " + flags.api_key}};
   HttpClient client(parse_url(flags.url, "--url"), headers);

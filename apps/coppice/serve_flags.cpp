@@ -22,7 +22,8 @@ std::string variable_of(std::string_view flag) {
 
 void read_environment(CLI::App& app) {
   for (CLI::Option* option : app.get_options())
-    if (!option->get_lnames().empty()) option->envname(variable_of(option->get_lnames().front()));
+    if (!option->get_lnames().empty() && option != app.get_help_ptr())
+      option->envname(variable_of(option->get_lnames().front()));
 }
 
 // "--no-x" of "--x" and the other way round.
@@ -66,25 +67,33 @@ NormalizedArguments read_config(const std::string& path, const CLI::App& app) {
   return file;
 }
 
+// The last --config of a command line, or the environment's; taken out of the arguments.
+std::string take_config_path(std::vector<std::string>& arguments) {
+  const char* variable = std::getenv(variable_of("config").c_str());
+  std::string path = variable == nullptr ? "" : variable;
+  for (auto at = arguments.begin(); at != arguments.end();) {
+    const bool is_pair = *at == "--config" && at + 1 != arguments.end() && !at[1].starts_with("--");
+    if (is_pair) path = at[1];
+    at = is_pair ? arguments.erase(at, at + 2) : at + 1;
+  }
+  return path;
+}
+
 // The --config file's flags stand before the given ones: of two, the later counts. They win over
 // the environment, which wins over the file.
 void add_config_file(const CLI::App& app, NormalizedArguments& given) {
   std::vector<std::string>& arguments = given.arguments;
-  for (std::size_t i = 0; i + 1 < arguments.size(); ++i) {
-    if (arguments[i] != "--config") continue;
-    const NormalizedArguments file = read_config(arguments[i + 1], app);
-    std::vector<std::string> all = without_set_flags(file.arguments, arguments);
-    arguments.erase(arguments.begin() + static_cast<std::ptrdiff_t>(i),
-                    arguments.begin() + static_cast<std::ptrdiff_t>(i) + 2);
-    // A model in front of all flags must not be taken for the value of the file's last one.
-    const auto flags = std::find_if(arguments.begin(), arguments.end(),
-                                    [](const std::string& text) { return text.starts_with('-'); });
-    all.insert(all.begin(), arguments.begin(), flags);
-    all.insert(all.end(), flags, arguments.end());
-    arguments = std::move(all);
-    given.warnings.insert(given.warnings.begin(), file.warnings.begin(), file.warnings.end());
-    return;
-  }
+  const std::string path = take_config_path(arguments);
+  if (path.empty()) return;
+  const NormalizedArguments file = read_config(path, app);
+  std::vector<std::string> all = without_set_flags(file.arguments, arguments);
+  // A model in front of all flags must not be taken for the value of the file's last one.
+  const auto flags = std::find_if(arguments.begin(), arguments.end(),
+                                  [](const std::string& text) { return text.starts_with('-'); });
+  all.insert(all.begin(), arguments.begin(), flags);
+  all.insert(all.end(), flags, arguments.end());
+  arguments = std::move(all);
+  given.warnings.insert(given.warnings.begin(), file.warnings.begin(), file.warnings.end());
 }
 
 std::vector<std::string> read_origins(const std::string& text) {
@@ -131,11 +140,12 @@ void ServeFlags::add_engine_flags(CLI::App& app) {
   app.add_option("--quantization", quantization, "accepted; the files say it");
   app.add_option("--tensor-parallel-size", engine.tensor_parallel_size,
                  "GPUs, or parts of the CPU threads, that share the model");
-  app.add_option("--pipeline-parallel-size", pipeline_parallel_size);
-  app.add_option("--data-parallel-size", data_parallel_size);
+  app.add_option("--pipeline-parallel-size", pipeline_parallel_size, "1");
+  app.add_option("--data-parallel-size", data_parallel_size, "1");
   app.add_flag("--enforce-eager", engine.enforce_eager, "GPU: no captured rounds, to compare");
   app.add_flag("--enable-prefix-caching", engine.enable_prefix_caching, "on by default");
-  app.add_flag("--no-enable-prefix-caching,--disable-radix-cache", no_prefix_caching);
+  app.add_flag("--no-enable-prefix-caching,--disable-radix-cache", no_prefix_caching,
+               "compute every prompt whole");
   app.add_flag("--prefix-cache-exact", engine.prefix_cache_exact,
                "share only blocks that prefill computed: bit-exact output");
 }
@@ -147,9 +157,11 @@ void ServeFlags::add_api_flags(CLI::App& app) {
   app.add_option("--port", server.http.port, "default 8000");
   app.add_option("--api-key", api_keys, "keys that open all routes but health");
   app.add_option("--allowed-origins", allowed_origins, "CORS: JSON list; default [\"*\"]");
-  app.add_option("--io-threads", server.http.num_io_threads)->check(CLI::Range(1, 64));
+  app.add_option("--io-threads", server.http.num_io_threads, "threads of HTTP")
+      ->check(CLI::Range(1, 64));
   app.add_option("--chat-template", model.chat_template, "file or text");
-  app.add_flag("--trust-request-chat-template", model.trust_request_chat_template);
+  app.add_flag("--trust-request-chat-template", model.trust_request_chat_template,
+               "requests may bring a template");
   app.add_option("--default-chat-template-kwargs", model.default_chat_template_kwargs, "JSON");
   app.add_option("--tool-call-parser", model.tool_call_parser,
                  "auto: by the tokenizer and the template; none, " + tool_format_names());
@@ -167,11 +179,12 @@ void ServeFlags::add_api_flags(CLI::App& app) {
   app.add_flag("--enable-timings", server.timings, "llama.cpp's timings in answers");
   app.add_flag("--no-reasoning-content", drop_reasoning_content,
                "answer with `reasoning` only, not `reasoning_content` too");
-  app.add_flag("--enable-log-requests", enable_log_requests);
-  app.add_flag("--disable-log-stats", disable_log_stats);
+  app.add_flag("--enable-log-requests", enable_log_requests, "one line each");
+  app.add_flag("--disable-log-stats", disable_log_stats, "no line of figures every 10 seconds");
   app.add_option("--log-level", log_level, "debug, info, warning, error");
   app.add_option("--log-format", log_format, "text or json");
   app.add_flag("--quiet", quiet, "no progress on stderr");
+  app.add_option("--config", config, "YAML file of flags; the environment and given flags beat it");
 }
 
 void ServeFlags::add_to(CLI::App& app) {
@@ -182,6 +195,7 @@ void ServeFlags::add_to(CLI::App& app) {
   for (const char* list : {"--served-model-name", "--api-key"})
     app.get_option(list)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   read_environment(app);
+  app.footer(other_spellings());
 }
 
 std::optional<int> ServeFlags::parse(int argc, char** argv) {
@@ -195,10 +209,8 @@ std::optional<int> ServeFlags::parse(int argc, char** argv) {
     refuse_bad_numbers(app);
   } catch (const CLI::Success& success) {
     return app.exit(success);
-  } catch (const CLI::ExtrasError& error) {
-    refuse_unknown(app, error.what(), given.arguments);
   } catch (const CLI::ParseError& error) {
-    throw Error(ErrorKind::kInvalidArgument, error.what());
+    refuse(app, error, given.arguments);
   }
   use_server_log_format(log_format == "json");
   set_log_level(parse_log_level(log_level));

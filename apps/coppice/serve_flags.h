@@ -13,7 +13,8 @@ namespace coppice {
 struct ServeFlags {
   ServerOptions server;
   SpeculativeFlags speculative;
-  std::string host;  // none: all addresses with a key, else loopback
+  std::string config;  // read before flags are parsed
+  std::string host;    // none: all addresses with a key, else loopback
   std::vector<std::string> api_keys;
   std::string allowed_origins;
   std::string max_model_len, kv_cache_memory, max_batched_tokens;

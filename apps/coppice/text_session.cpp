@@ -16,7 +16,7 @@ void SessionFlags::add_to(CLI::App& app) {
   app.add_option("--device", engine.device, "auto, cpu, cpu-reference, cuda or cuda:N");
   app.add_option("--threads", engine.num_threads, "CPU threads; 0: all that may be used");
   app.add_option("--tp,--tensor-parallel-size", engine.tensor_parallel_size,
-                 "GPUs, or parts of the CPU threads, that share the model");
+                 "GPUs, or parts of the CPU threads, that share the model (also -tp)");
   app.add_option("--max-model-len,--context-length", engine.max_model_len,
                  "longest sequence; 0: the model's own");
   app.add_flag("--enforce-eager", engine.enforce_eager, "GPU: no captured rounds, to compare");
@@ -25,15 +25,17 @@ void SessionFlags::add_to(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--max-tokens", sampling.max_tokens, "tokens to generate")->capture_default_str();
   app.add_option("--temperature", sampling.temperature, "0 is greedy")->capture_default_str();
-  app.add_option("--top-k", sampling.top_k);
-  app.add_option("--top-p", sampling.top_p);
-  app.add_option("--min-p", sampling.min_p);
-  app.add_option("--repetition-penalty", sampling.repetition_penalty);
-  app.add_option("--presence-penalty", sampling.presence_penalty);
-  app.add_option("--frequency-penalty", sampling.frequency_penalty);
-  app.add_option("--seed", sampling.seed);
+  app.add_option("--top-k", sampling.top_k, "sample from so many; 0: all");
+  app.add_option("--top-p", sampling.top_p, "sample from this share of the probability");
+  app.add_option("--min-p", sampling.min_p, "sample from what has this share of the best");
+  app.add_option("--repetition-penalty", sampling.repetition_penalty,
+                 "divides what was there; 1: none");
+  app.add_option("--presence-penalty", sampling.presence_penalty, "off what was generated");
+  app.add_option("--frequency-penalty", sampling.frequency_penalty,
+                 "off for each time it was generated");
+  app.add_option("--seed", sampling.seed, "of the noise");
   app.add_option("--stop", sampling.stop, "stop strings");
-  app.add_flag("--ignore-eos", sampling.ignore_eos);
+  app.add_flag("--ignore-eos", sampling.ignore_eos, "generate until --max-tokens");
   app.add_flag("--quiet", quiet, "no progress on stderr");
 }
 

@@ -33,7 +33,7 @@ int run_top(int argc, char** argv) {
   double interval_s = 1;
   std::int64_t count = 0;
   app.add_option("url", url, "http://HOST:PORT")->capture_default_str();
-  app.add_option("--api-key", api_key);
+  app.add_option("--api-key", api_key, "the server's");
   app.add_option("--interval", interval_s, "seconds")->check(CLI::Range(0.05, 3600.0));
   app.add_option("--count", count, "pages to show; 0: until interrupted");
   if (const auto code = parse_flags(app, argc, argv)) return *code;

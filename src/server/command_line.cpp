@@ -226,6 +226,24 @@ NormalizedArguments normalize_arguments(const std::vector<std::string>& argument
   return result;
 }
 
+std::string other_spellings() {
+  std::map<std::string_view, std::string> names;
+  for (const auto& [alias, flag] : kAliases) names[flag] += " " + std::string(alias);
+  std::string text = "Also accepted:\n";
+  for (const auto& [flag, aliases] : names) text += "  " + std::string(flag) + ":" + aliases + "\n";
+  text += "\nWithout effect here, accepted with a warning:";
+  std::size_t column = 100;
+  for (const Foreign& foreign : kForeign) {
+    if (column + 1 + foreign.name.size() > 100) {
+      text += "\n   ";
+      column = 3;
+    }
+    text += " " + std::string(foreign.name);
+    column += 1 + foreign.name.size();
+  }
+  return text;
+}
+
 std::string closest_flag(std::string_view unknown, const std::vector<std::string>& known) {
   std::string best;
   std::size_t best_distance = std::max<std::size_t>(3, unknown.size() / 3);

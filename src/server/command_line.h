@@ -18,6 +18,9 @@ struct NormalizedArguments {
 // flags of those programs that mean nothing here go, each with a warning.
 NormalizedArguments normalize_arguments(const std::vector<std::string>& arguments);
 
+// What normalize_arguments knows besides a program's own flags, for its --help.
+std::string other_spellings();
+
 // The known flag that looks most like an unknown one; "" when none does.
 std::string closest_flag(std::string_view unknown, const std::vector<std::string>& known);
 

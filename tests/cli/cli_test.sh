@@ -38,6 +38,9 @@ expect 2 "unknown flag --bogus" plan models/tiny-k2 --bogus
 expect 2 "--max-tokens" chat models/tiny-k2 --max-tokens nan
 expect 2 "--max-tokens" generate models/tiny-k2 --max-tokens 5 --max-tokens 6 --prompt x
 expect 2 "--seed: 9223372036854775808 does not fit" generate models/tiny-k2 --seed 9223372036854775808 --prompt x
+expect 2 "did you mean --out" repack --uot
+expect 2 "--threads: not together with --url" run-batch -i "$0" -o /dev/null --url http://127.0.0.1:1 --threads 2
+expect 2 "--config" serve models/tiny-k2 --config
 expect 2 "excludes" generate models/tiny-k2 --prompt x --prompt-file README.md
 expect 2 "--trace-tree" generate models/tiny-k2 --prompt x --trace-tree -1
 expect 2 "--interval" top --interval -1
