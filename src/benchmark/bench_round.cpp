@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 
+#include "engine/round_args.h"
 #include "engine/scheduler.h"
 
 namespace coppice {
@@ -100,86 +101,19 @@ void BenchRound::reset() {
 }
 
 void BenchRound::run() {
-  drafter_->draft(draft_batch());
-  drafter_->build_tree(draft_batch());
-  compile();
-  verify();
-  commit();
-}
-
-DraftBatch BenchRound::draft_batch() const {
-  return {.anchors = buffers_.anchors,
-          .context_len = buffers_.context_len,
-          .block_tables = buffers_.block_tables,
-          .budgets = buffers_.budgets,
-          .min_scores = buffers_.min_scores,
-          .sampling = sampling_.view(point_.batch),
-          .trees = buffers_.results.trees};
-}
-
-void BenchRound::compile() {
-  backend_.compile_tree({.trees = buffers_.results.trees,
-                         .context_len = buffers_.context_len,
-                         .block_tables = buffers_.block_tables,
-                         .cost_ms = {},
-                         .bucket_rows = {},
-                         .calibration = {},
-                         .token_ids = buffers_.token_ids,
-                         .positions = buffers_.positions,
-                         .slots = buffers_.slots,
-                         .seq_of_row = buffers_.seq_of_row,
-                         .node_of_row = buffers_.node_of_row,
-                         .kv_len = buffers_.kv_len,
-                         .path_len = buffers_.path_len,
-                         .path = buffers_.path,
-                         .row_offsets = buffers_.results.row_offsets});
-}
-
-void BenchRound::verify() {
-  const ForwardBatch batch = {.token_ids = buffers_.token_ids,
-                              .positions = buffers_.positions,
-                              .slots = buffers_.slots,
-                              .attention = {.seq_of_row = buffers_.seq_of_row,
-                                            .kv_len = buffers_.kv_len,
-                                            .path_len = buffers_.path_len,
-                                            .path = buffers_.path,
-                                            .block_tables = buffers_.block_tables,
-                                            .max_kv_len = blocks_of(point_) * kBlockSize,
-                                            .provenance = Provenance::kDecided},
-                              .output_rows = {}};
-  verifier_.forward(batch, choices_);
+  const std::int64_t batch = point_.batch, rows = point_.rows;
+  drafter_->draft(draft_args(buffers_, sampling_, batch));
+  drafter_->build_tree(draft_args(buffers_, sampling_, batch));
+  backend_.compile_tree(compile_args(buffers_, batch, rows, /*cut_by_cost=*/false));
+  verifier_.forward(verify_args(buffers_, batch, rows), choices_);
   verifier_.sample(choices_, buffers_.positions, buffers_.seq_of_row, buffers_.node_of_row,
-                   buffers_.results.trees, sampling_.view(point_.batch),
+                   buffers_.results.trees, sampling_.view(batch),
                    {.greedy = true, .log_probs = false, .top_log_probs = false});
-}
-
-void BenchRound::commit() {
-  RoundBuffers& b = buffers_;
-  backend_.accept_path({.trees = b.results.trees,
-                        .row_offsets = b.results.row_offsets,
-                        .choices = choices_.choices,
-                        .finite = choices_.finite,
-                        .slots = b.slots,
-                        .block_tables = b.block_tables,
-                        .sampling = sampling_.view(point_.batch),
-                        .context_len = b.context_len,
-                        .anchors = b.anchors,
-                        .accepted_rows = b.results.accepted_rows,
-                        .emitted = b.results.emitted,
-                        .num_emitted = b.results.num_emitted,
-                        .finish_reason = b.results.finish_reason,
-                        .move_src = b.move_src,
-                        .move_dst = b.move_dst,
-                        .feature_rows = b.feature_rows,
-                        .feature_positions = b.feature_positions,
-                        .feature_slots = b.feature_slots});
-  backend_.move_kv({.planes = cache_.planes(), .src = b.move_src, .dst = b.move_dst});
+  backend_.accept_path(accept_args(buffers_, sampling_, batch, choices_, buffers_.slots));
+  backend_.move_kv(move_args(buffers_, batch, cache_.planes()));
   // As in the engine, features wait while nothing is drafted.
-  if (drafter_model_ == nullptr || !point_.drafting()) return;
-  backend_.gather_rows(
-      {.src = choices_.features, .rows = b.feature_rows, .out = b.context_features});
-  drafter_model_->append_context(b.context_features, b.feature_positions, b.feature_slots,
-                                 *drafter_cache_, Provenance::kDecided);
+  if (drafter_model_ != nullptr && point_.drafting())
+    append_features(backend_, buffers_, batch, choices_.features, *drafter_model_, *drafter_cache_);
 }
 
 std::int64_t BenchRound::rows_used() {

@@ -42,11 +42,6 @@ class BenchRound {
   std::int64_t rows_used();
 
  private:
-  DraftBatch draft_batch() const;
-  void compile();
-  void verify();
-  void commit();
-
   Backend& backend_;
   RoundPoint point_;
   std::int64_t num_blocks_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/round_args.h"
+
 namespace coppice {
 namespace {
 
@@ -77,103 +79,50 @@ void DecodeRound::mask(const RoundShape& shape, std::int64_t rows, std::int64_t 
 }
 
 void DecodeRound::draft(const RoundShape& shape) {
-  if (shape.drafting) parts_.drafter.draft(draft_batch(shape.batch));
+  if (shape.drafting)
+    parts_.drafter.draft(draft_args(parts_.buffers, parts_.sampling, shape.batch));
   finish(Verb::kDraft);
 }
 
 void DecodeRound::build_trees(const RoundShape& shape) {
   Drafter& drafter = shape.drafting ? parts_.drafter : parts_.no_drafter;
-  drafter.build_tree(draft_batch(shape.batch));
+  drafter.build_tree(draft_args(parts_.buffers, parts_.sampling, shape.batch));
   finish(Verb::kTreeBuild);
 }
 
 void DecodeRound::cut_and_compile(const RoundShape& shape) {
-  RoundBuffers& b = parts_.buffers;
-  parts_.backend.compile_tree({.trees = trees(shape.batch),
-                               .context_len = b.context_len.rows(0, shape.batch),
-                               .block_tables = b.block_tables.rows(0, shape.batch),
-                               .cost_ms = shape.cut_by_cost ? b.cost_ms : Tensor(),
-                               .bucket_rows = shape.cut_by_cost ? b.bucket_rows : Tensor(),
-                               .calibration = shape.cut_by_cost ? b.calibration : Tensor(),
-                               .token_ids = b.token_ids.rows(0, shape.max_rows),
-                               .positions = b.positions.rows(0, shape.max_rows),
-                               .slots = b.slots.rows(0, shape.max_rows),
-                               .seq_of_row = b.seq_of_row.rows(0, shape.max_rows),
-                               .node_of_row = b.node_of_row.rows(0, shape.max_rows),
-                               .kv_len = b.kv_len.rows(0, shape.max_rows),
-                               .path_len = b.path_len.rows(0, shape.max_rows),
-                               .path = b.path.rows(0, shape.max_rows),
-                               .row_offsets = b.results.row_offsets.rows(0, shape.batch + 1)});
+  parts_.backend.compile_tree(
+      compile_args(parts_.buffers, shape.batch, shape.max_rows, shape.cut_by_cost));
   finish(Verb::kCutAndCompile);
 }
 
 void DecodeRound::forward(const RoundShape& shape, std::int64_t rows) {
-  RoundBuffers& b = parts_.buffers;
-  const Verifier::Choices out = parts_.verifier.outputs(rows, rows);
-  const ForwardBatch batch = {.token_ids = b.token_ids.rows(0, rows),
-                              .positions = b.positions.rows(0, rows),
-                              .slots = b.slots.rows(0, rows),
-                              .attention = {.seq_of_row = b.seq_of_row.rows(0, rows),
-                                            .kv_len = b.kv_len.rows(0, rows),
-                                            .path_len = b.path_len.rows(0, rows),
-                                            .path = b.path.rows(0, rows),
-                                            .block_tables = b.block_tables.rows(0, shape.batch),
-                                            .max_kv_len = b.sizes().max_blocks * kBlockSize,
-                                            .provenance = Provenance::kDecided},
-                              .output_rows = {}};
-  parts_.verifier.forward(batch, out);
+  parts_.verifier.forward(verify_args(parts_.buffers, shape.batch, rows),
+                          parts_.verifier.outputs(rows, rows));
 }
 
 void DecodeRound::choose(const RoundShape& shape, std::int64_t rows) {
   RoundBuffers& b = parts_.buffers;
   const Verifier::Choices out = parts_.verifier.outputs(rows, rows);
   parts_.verifier.sample(out, b.positions.rows(0, rows), b.seq_of_row.rows(0, rows),
-                         b.node_of_row.rows(0, rows), trees(shape.batch),
+                         b.node_of_row.rows(0, rows), tree_rows(b, shape.batch),
                          parts_.sampling.view(shape.batch), shape.sample);
   finish(Verb::kVerify);
 }
 
 void DecodeRound::commit(const RoundShape& shape, std::int64_t rows) {
-  RoundBuffers& b = parts_.buffers;
   const Verifier::Choices out = parts_.verifier.outputs(rows, rows);
-  const std::int64_t slots = shape.batch * b.sizes().max_path;
-  accept(shape.batch, out, b.slots);
-  parts_.backend.move_kv({.planes = parts_.cache.planes(),
-                          .src = b.move_src.rows(0, slots),
-                          .dst = b.move_dst.rows(0, slots)});
-  if (parts_.drafter_model != nullptr && shape.drafting) {
-    const Tensor features = b.context_features.rows(0, slots);
-    parts_.backend.gather_rows(
-        {.src = out.features, .rows = b.feature_rows.rows(0, slots), .out = features});
-    parts_.drafter_model->append_context(features, b.feature_positions.rows(0, slots),
-                                         b.feature_slots.rows(0, slots), *parts_.drafter_cache,
-                                         Provenance::kDecided);
-  }
+  accept(shape.batch, out, parts_.buffers.slots);
+  parts_.backend.move_kv(move_args(parts_.buffers, shape.batch, parts_.cache.planes()));
+  if (parts_.drafter_model != nullptr && shape.drafting)
+    append_features(parts_.backend, parts_.buffers, shape.batch, out.features,
+                    *parts_.drafter_model, *parts_.drafter_cache);
   gather_log_probs(shape.batch, out, shape.sample);
   finish(Verb::kCommit);
 }
 
 void DecodeRound::accept(std::int64_t batch, const Verifier::Choices& out, const Tensor& slots) {
-  RoundBuffers& b = parts_.buffers;
-  const std::int64_t paths = batch * b.sizes().max_path;
-  parts_.backend.accept_path({.trees = trees(batch),
-                              .row_offsets = b.results.row_offsets.rows(0, batch + 1),
-                              .choices = out.choices,
-                              .finite = out.finite,
-                              .slots = slots.rows(0, out.choices.shape(0)),
-                              .block_tables = b.block_tables.rows(0, batch),
-                              .sampling = parts_.sampling.view(batch),
-                              .context_len = b.context_len.rows(0, batch),
-                              .anchors = b.anchors.rows(0, batch),
-                              .accepted_rows = b.results.accepted_rows.rows(0, batch),
-                              .emitted = b.results.emitted.rows(0, batch),
-                              .num_emitted = b.results.num_emitted.rows(0, batch),
-                              .finish_reason = b.results.finish_reason.rows(0, batch),
-                              .move_src = b.move_src.rows(0, paths),
-                              .move_dst = b.move_dst.rows(0, paths),
-                              .feature_rows = b.feature_rows.rows(0, paths),
-                              .feature_positions = b.feature_positions.rows(0, paths),
-                              .feature_slots = b.feature_slots.rows(0, paths)});
+  parts_.backend.accept_path(accept_args(parts_.buffers, parts_.sampling, batch, out, slots));
 }
 
 // The accepted rows are the rows that chose the emitted tokens, one for one.
@@ -190,26 +139,6 @@ void DecodeRound::gather_log_probs(std::int64_t batch, const Verifier::Choices& 
   if (!options.top_log_probs) return;
   gather(out.top_ids, b.results.top_ids);
   gather(out.top_log_probs, b.results.top_log_probs);
-}
-
-DraftBatch DecodeRound::draft_batch(std::int64_t batch) const {
-  const RoundBuffers& b = parts_.buffers;
-  return {.anchors = b.anchors.rows(0, batch),
-          .context_len = b.context_len.rows(0, batch),
-          .block_tables = b.block_tables.rows(0, batch),
-          .budgets = b.budgets.rows(0, batch),
-          .min_scores = b.min_scores.rows(0, batch),
-          .sampling = parts_.sampling.view(batch),
-          .trees = trees(batch)};
-}
-
-TreeBuffers DecodeRound::trees(std::int64_t batch) const {
-  const TreeBuffers& all = parts_.buffers.results.trees;
-  return {.tokens = all.tokens.rows(0, batch),
-          .parents = all.parents.rows(0, batch),
-          .depths = all.depths.rows(0, batch),
-          .scores = all.scores.rows(0, batch),
-          .counts = all.counts.rows(0, batch)};
 }
 
 // Captured rounds have the rows that were launched, and what the cut left free is padding. Where

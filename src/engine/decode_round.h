@@ -79,8 +79,6 @@ class DecodeRound {
   void choose(const RoundShape& shape, std::int64_t rows);
   void commit(const RoundShape& shape, std::int64_t rows);
 
-  DraftBatch draft_batch(std::int64_t batch) const;
-  TreeBuffers trees(std::int64_t batch) const;
   std::int64_t rows_to_verify(const RoundShape& shape);
   void start();
   void finish(Verb verb);
