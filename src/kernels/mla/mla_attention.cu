@@ -80,12 +80,12 @@ MlaWorkspace workspace(const MlaAttentionParams& p) {
   return mla_workspace(p.workspace, mla_workspace_layout(p.num_rows, p.max_path, num_ctas()));
 }
 
-template <bool kManyRows>
+template <MlaCombineRows kRows>
 cudaError_t combine(const MlaAttentionParams& p, unsigned octets, int padded_heads,
                     cudaStream_t stream) {
-  using Shape = MlaCombineShape<kManyRows>;
-  return launch_dependent(mla_combine<kManyRows>, dim3(octets, kMlaCombineSplit / Shape::kParts),
-                          kMlaCombineWarps * 32, sizeof(typename Shape::Shared), stream, p,
+  using Shape = MlaCombineShape<kRows>;
+  return launch_dependent(mla_combine<kRows>, dim3(octets, kMlaCombineSplit / Shape::kParts),
+                          Shape::kWarps * 32, sizeof(typename Shape::Shared), stream, p,
                           workspace(p), padded_heads);
 }
 
@@ -133,8 +133,10 @@ cudaError_t mla_attention(const MlaAttentionParams& p, cudaStream_t stream) {
     return error;
   if (p.prompt) return cudaSuccess;  // no tile is cut
   const unsigned octets = rows * static_cast<unsigned>(padded) / 8;
-  return octets < kMlaManyOctets ? combine<false>(p, octets, padded, stream)
-                                 : combine<true>(p, octets, padded, stream);
+  const auto merge = octets <= kMlaFewestOctets ? combine<MlaCombineRows::kFewest>
+                     : octets < kMlaManyOctets  ? combine<MlaCombineRows::kFew>
+                                                : combine<MlaCombineRows::kMany>;
+  return merge(p, octets, padded, stream);
 }
 
 }  // namespace coppice::kernels

@@ -19,10 +19,12 @@ inline constexpr int kMlaTurnSteps = 4;      // of a chunk that a cluster does a
 inline constexpr int kMlaSingleChunks = 36;  // with more, blocks that work alone are faster
 
 // The kernel that merges partial results: an octet of rows is split by columns over blocks; with
-// few octets the warps of a block share the octet's chunks, with many they share the columns as
-// well.
+// few octets the warps of a block share the octet's chunks (twice as many warps with fewest), with
+// many they share the columns as well.
 inline constexpr int kMlaCombineWarps = 8;
+inline constexpr int kMlaFewestCombineWarps = 16;
 inline constexpr int kMlaCombineSplit = 16;  // parts of an octet of rows, 32 columns each
+inline constexpr int kMlaFewestOctets = 2;   // up to here larger blocks leave the next kernels room
 inline constexpr int kMlaManyOctets = 96;    // from here on the octets alone fill the GPU
 
 // Steps per chunk as a function of the query's own position alone; the result bits follow from it.

@@ -46,7 +46,7 @@ __device__ __forceinline__ int mla_block_level(int start, int end) {
 
 // For every chunk of the tile that begins a stored partial result, its slot and level; -1 else.
 __device__ __forceinline__ void mla_list_partials(const MlaTile& tile, int* partial) {
-  for (int c = threadIdx.x; c < tile.num_chunks; c += kMlaCombineWarps * 32) {
+  for (int c = threadIdx.x; c < tile.num_chunks; c += blockDim.x) {
     int part = 0, above = tile.parts;  // the part that holds the chunk
     while (above - part > 1) {
       const int mid = (part + above) / 2;
@@ -78,14 +78,14 @@ __device__ __forceinline__ MlaPartial mla_pop(const MlaCombineStack<kLevels>& st
   return {stats.x, stats.y, stack.o[level][lane]};
 }
 
-// Merges the partial results that begin in [begin, end), an aligned run of chunks.
-template <int kLevels>
+// Merges the partial results that begin in [begin, end), an aligned run of chunks; reads kAhead of
+// them at a time.
+template <int kAhead, int kLevels>
 __device__ __forceinline__ MlaPartial mla_merge_run(const MlaWorkspace& ws, const int* partial,
                                                     MlaCombineStack<kLevels>& stack, int begin,
                                                     int end, int octet, int unit, int lane,
                                                     float scale) {
   unsigned occupied = 0;
-  constexpr int kAhead = 4;
   for (int c = begin; c < end;) {
     MlaPartial ahead[kAhead];
     int level[kAhead];
@@ -136,31 +136,40 @@ __device__ __forceinline__ void mla_write_partial(__nv_bfloat162* out, const Mla
   }
 }
 
-// The work of a block: with few rows its warps share the chunks of one part of the columns, with
-// many each warp has a part of its own. The merge tree is the same.
-template <bool kManyRows>
+// The work of a block: its warps share the chunks of one part of the columns, or with many rows
+// each warp has a part of its own. With fewest, whose chunks are as many and whose blocks leave the
+// GPU idle, there are more warps and each reads further ahead. The merge tree is the same.
+enum class MlaCombineRows { kFewest, kFew, kMany };
+
+template <MlaCombineRows kRows>
 struct MlaCombineShape {
-  static constexpr int kLevels = kManyRows ? 10 : 7;  // all chunks of a tile; an eighth of them
-  static constexpr int kParts = kManyRows ? kMlaCombineWarps : 1;
+  static constexpr bool kShared = kRows != MlaCombineRows::kMany;
+  static constexpr int kWarps =
+      kRows == MlaCombineRows::kFewest ? kMlaFewestCombineWarps : kMlaCombineWarps;
+  static constexpr int kLog2Warps = kWarps == 16 ? 4 : 3;
+  static_assert(kWarps == 1 << kLog2Warps);
+  static constexpr int kAhead = kRows == MlaCombineRows::kFewest ? 8 : 4;
+  static constexpr int kParts = kShared ? 1 : kWarps;
+  static constexpr int kLevels = kShared ? 10 - kLog2Warps : 10;  // of the chunks of a warp
   struct Shared {
-    MlaCombineStack<kLevels> stacks[kMlaCombineWarps];
+    MlaCombineStack<kLevels> stacks[kWarps];
     int partial[kMlaMaxChunks];
   };
 };
 
 // Grid: (octets of all rows, kMlaCombineSplit / kParts).
-template <bool kManyRows>
-__global__ void __launch_bounds__(kMlaCombineWarps * 32)
+template <MlaCombineRows kRows>
+__global__ void __launch_bounds__(MlaCombineShape<kRows>::kWarps * 32)
     mla_combine(MlaAttentionParams p, MlaWorkspace ws, int padded_heads) {
-  using Shape = MlaCombineShape<kManyRows>;
+  using Shape = MlaCombineShape<kRows>;
   extern __shared__ __align__(1024) char dynamic_shared[];
   auto& sm = *reinterpret_cast<typename Shape::Shared*>(dynamic_shared);
   grid_dependency_launch();
   const int octets = padded_heads / 8, row = blockIdx.x / octets;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int part = static_cast<int>(blockIdx.y) * Shape::kParts + (kManyRows ? warp : 0);
+  const int part = static_cast<int>(blockIdx.y) * Shape::kParts + (Shape::kShared ? 0 : warp);
   const int unit = part * 32 + lane, head = blockIdx.x % octets * 8 + lane / 4;
-  const bool writes = head < p.num_heads && (kManyRows || warp == 0);
+  const bool writes = head < p.num_heads && (!Shape::kShared || warp == 0);
   const int t = ws.tile_of_row[row];
   __nv_bfloat162* out = static_cast<__nv_bfloat162*>(p.o_lat) +
                         ((int64_t{row} * p.num_heads + head) * 512 + part * 32) / 2 + lane % 4;
@@ -181,20 +190,21 @@ __global__ void __launch_bounds__(kMlaCombineWarps * 32)
 
   const float scale = log2_scale(p.softmax_scale);
   const int octet = (row - tile.first_row) * octets + blockIdx.x % octets;
-  if constexpr (kManyRows) {
-    value = mla_merge_run(ws, sm.partial, sm.stacks[warp], 0, tile.num_chunks, octet, unit, lane,
-                          scale);
+  if constexpr (!Shape::kShared) {
+    value = mla_merge_run<Shape::kAhead>(ws, sm.partial, sm.stacks[warp], 0, tile.num_chunks, octet,
+                                         unit, lane, scale);
   } else {
     // Warps take aligned runs of 2^level chunks; a block that a CTA stored may cover several runs
     // and then belongs to the first.
-    const int level = max(0, 32 - __clz(tile.num_chunks - 1) - 3);
+    const int level = max(0, 32 - __clz(tile.num_chunks - 1) - Shape::kLog2Warps);
     const int begin = warp << level, end = min((warp + 1) << level, tile.num_chunks);
     if (begin < end)
-      value = mla_merge_run(ws, sm.partial, sm.stacks[warp], begin, end, octet, unit, lane, scale);
+      value = mla_merge_run<Shape::kAhead>(ws, sm.partial, sm.stacks[warp], begin, end, octet, unit,
+                                           lane, scale);
     __syncwarp();
     sm.stacks[warp].stats[0][lane] = make_float2(value.m, value.l);
     sm.stacks[warp].o[0][lane] = value.o;
-    for (int step = 1; step < kMlaCombineWarps; step *= 2) {
+    for (int step = 1; step < Shape::kWarps; step *= 2) {
       __syncthreads();
       if (warp % (2 * step) != 0) continue;
       value = mla_merge_partials(value, mla_pop(sm.stacks[warp + step], 0, lane), scale);
