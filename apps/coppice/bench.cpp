@@ -81,54 +81,67 @@ Json bench_all_ranks(const BackendOptions& device, const RoundBenchOptions& opti
   return report;
 }
 
+// What both verbs read.
+struct BenchFlags {
+  BackendOptions device;
+  KernelBenchOptions kernels;
+  RoundBenchOptions round;
+  bool all_ranks = false;
+  std::string json, peers;
+};
+
+void add_device_flags(CLI::App& verb, BenchFlags& flags) {
+  verb.add_option("--device", flags.device.device, "auto, cpu, cuda, cuda:N");
+  verb.add_option("--threads", flags.device.num_threads, "CPU threads; 0: all");
+  verb.add_option("--json", flags.json, "write the results to this file");
+}
+
+void add_kernel_flags(CLI::App& verb, BenchFlags& flags) {
+  KernelBenchOptions& kernels = flags.kernels;
+  add_device_flags(verb, flags);
+  verb.add_option("--filter", kernels.filter,
+                  "only cases whose name contains one of these, separated by commas");
+  verb.add_option("--peers", flags.peers, "times of other kernels, written by bench/peers");
+  verb.add_flag("--check-only", kernels.check_only, "compare outputs, time nothing");
+}
+
+void add_round_flags(CLI::App& verb, BenchFlags& flags) {
+  RoundBenchOptions& round = flags.round;
+  add_device_flags(verb, flags);
+  verb.add_flag("--tiny", round.tiny, "widths of the model in models/, as CPUs take them");
+  verb.add_option("--layers", round.num_layers, "layers of the network")->check(CLI::Range(2, 128));
+  verb.add_option("--tp", round.num_ranks, "widths of one rank of so many (also -tp)")
+      ->check(CLI::IsMember({1, 2, 4, 8}));
+  verb.add_flag("--all-ranks", flags.all_ranks,
+                "all ranks at once, each on a GPU of its own, and what passes between them");
+  verb.add_option("--context", round.contexts, "positions in the cache")->delimiter(',');
+  verb.add_option("--rows", round.rows, "rows of the verify step")->delimiter(',');
+  verb.add_option("--batch", round.batches, "sequences")->delimiter(',');
+  verb.add_flag("--eager", round.eager, "also without graphs");
+  verb.add_option("--repeats", round.repeats, "of a point in a pass")->check(CLI::Range(1, 1000));
+  verb.add_option("--runs", round.runs, "interleaved passes over all points")
+      ->check(CLI::Range(1, 100));
+  verb.add_option("--peers", flags.peers,
+                  "times of other kernels, written by bench/peers; summed over a step");
+}
+
 }  // namespace
 
 int run_bench(int argc, char** argv) {
   CLI::App app("Times kernels and whole rounds on random weights.", "coppice bench");
   app.require_subcommand(1);
-  std::string json, peers;
-  BackendOptions device;
-  KernelBenchOptions kernels;
-  kernels.command = command_line(argc, argv);
-  CLI::App* const kernels_verb = app.add_subcommand("kernels", "every kernel over its shapes");
-  kernels_verb->add_option("--device", device.device, "auto, cpu, cuda, cuda:N");
-  kernels_verb->add_option("--threads", device.num_threads, "CPU threads; 0: all");
-  kernels_verb->add_option("--filter", kernels.filter,
-                           "only cases whose name contains one of these, separated by commas");
-  kernels_verb->add_option("--peers", peers, "times of other kernels, written by bench/peers");
-  kernels_verb->add_option("--json", json, "write the results to this file");
-  kernels_verb->add_flag("--check-only", kernels.check_only, "compare outputs, time nothing");
-
-  RoundBenchOptions round;
-  round.command = kernels.command;
+  BenchFlags flags;
+  flags.kernels.command = flags.round.command = command_line(argc, argv);
+  add_kernel_flags(*app.add_subcommand("kernels", "every kernel over its shapes"), flags);
   CLI::App* const round_verb =
       app.add_subcommand("round", "one decode round by stage, on random weights of K2.6's shapes");
-  round_verb->add_option("--device", device.device, "auto, cpu, cuda, cuda:N");
-  round_verb->add_option("--threads", device.num_threads, "CPU threads; 0: all");
-  round_verb->add_flag("--tiny", round.tiny, "widths of the model in models/, as CPUs take them");
-  round_verb->add_option("--layers", round.num_layers, "layers of the network")
-      ->check(CLI::Range(2, 128));
-  round_verb->add_option("--tp", round.num_ranks, "widths of one rank of so many (also -tp)")
-      ->check(CLI::IsMember({1, 2, 4, 8}));
-  bool all_ranks = false;
-  round_verb->add_flag("--all-ranks", all_ranks,
-                       "all ranks at once, each on a GPU of its own, and what passes between them");
-  round_verb->add_option("--context", round.contexts, "positions in the cache")->delimiter(',');
-  round_verb->add_option("--rows", round.rows, "rows of the verify step")->delimiter(',');
-  round_verb->add_option("--batch", round.batches, "sequences")->delimiter(',');
-  round_verb->add_flag("--eager", round.eager, "also without graphs");
-  round_verb->add_option("--repeats", round.repeats, "of a point in a pass")
-      ->check(CLI::Range(1, 1000));
-  round_verb->add_option("--runs", round.runs, "interleaved passes over all points")
-      ->check(CLI::Range(1, 100));
-  round_verb->add_option("--peers", peers,
-                         "times of other kernels, written by bench/peers; summed over a step");
-  round_verb->add_option("--json", json, "write the results to this file");
+  add_round_flags(*round_verb, flags);
   if (const auto code = parse_flags(app, argc, argv)) return *code;
-  if (!peers.empty()) kernels.peers = round.peers = read_peers(peers);
-  if (!round_verb->parsed()) return bench_kernels(device, kernels, json);
-  write_file(json, all_ranks && round.num_ranks > 1 ? bench_all_ranks(device, round)
-                                                    : bench_rank(device, round));
+  if (!flags.peers.empty()) flags.kernels.peers = flags.round.peers = read_peers(flags.peers);
+  if (!round_verb->parsed()) return bench_kernels(flags.device, flags.kernels, flags.json);
+  const bool all_ranks = flags.all_ranks && flags.round.num_ranks > 1;
+  write_file(flags.json, all_ranks ? bench_all_ranks(flags.device, flags.round)
+                                   : bench_rank(flags.device, flags.round));
   return 0;
 }
 

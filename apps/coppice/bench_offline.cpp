@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <numeric>
 
 #include "client/datasets.h"
 #include "client/load_report.h"
@@ -53,116 +54,148 @@ std::vector<std::vector<std::int32_t>> encode_all(const TextSession& session,
   return ids;
 }
 
-}  // namespace
-
-int run_bench_latency(int argc, char** argv) {
-  SessionFlags flags;
-  DatasetOptions dataset{.num_prompts = 8, .random_input_len = 32};
-  std::int64_t num_warmups = 10, num_iterations = 30;
+struct OfflineFlags {
+  SessionFlags session;
+  DatasetOptions dataset;
+  std::int64_t input_len = 0, output_len = 0;
+  std::int64_t num_warmups = 0, num_iterations = 1;
+  bool no_prefix_caching = false;
   std::string output_json;
-  CLI::App app("Seconds for one batch from start to end.", "coppice bench latency");
-  flags.add_to(app);
-  app.add_option("--input-len", dataset.random_input_len, "tokens of a prompt")
-      ->capture_default_str();
-  app.add_option("--output-len", dataset.random_output_len, "tokens of an output")
-      ->capture_default_str();
-  app.add_option("--batch-size", dataset.num_prompts, "prompts at once")->capture_default_str();
-  app.add_option("--num-iters-warmup", num_warmups, "runs before the measured ones")
-      ->capture_default_str();
-  app.add_option("--num-iters", num_iterations, "measured runs")->check(CLI::Range(1, 100000));
-  app.add_option("--output-json", output_json, "write the results to this file");
-  if (const auto code = parse_flags(app, argc, argv)) return *code;
-  flags.finish();
-  flags.sampling.ignore_eos = true;
-  flags.engine.enable_prefix_caching = false;
-  flags.engine.max_num_seqs = std::max(flags.engine.max_num_seqs, dataset.num_prompts);
-  TextSession session(flags);
-  const std::vector<BenchPrompt> prompts = load_dataset(dataset, session.tokenizer());
-  const auto ids = encode_all(session, prompts);
+};
+
+// Seconds of every measured run, and the tokens that the last one made.
+struct OfflineRuns {
   std::vector<double> seconds;
-  for (std::int64_t i = -num_warmups; i < num_iterations; ++i) {
+  std::int64_t num_output_tokens = 0;
+};
+
+OfflineRuns measure(TextSession& session, const OfflineFlags& flags,
+                    const std::vector<std::vector<std::int32_t>>& ids,
+                    const std::vector<BenchPrompt>& prompts) {
+  OfflineRuns runs;
+  for (std::int64_t i = -flags.num_warmups; i < flags.num_iterations; ++i) {
     const auto start = SteadyTime::now();
-    run_all(session, ids, prompts, flags.sampling);
-    if (i >= 0) seconds.push_back(seconds_since(start));
+    runs.num_output_tokens = run_all(session, ids, prompts, flags.session.sampling);
+    if (i >= 0) runs.seconds.push_back(seconds_since(start));
   }
-  double total = 0;
-  for (const double value : seconds) total += value;
-  const double mean = total / static_cast<double>(seconds.size());
+  return runs;
+}
+
+Json list_of(const std::vector<double>& values) {
+  Json list = Json::array();
+  for (const double value : values) list.push_back(value);
+  return list;
+}
+
+void report_latency(const std::vector<double>& seconds, const std::string& output_json) {
+  const double mean =
+      std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(seconds.size());
   std::printf("Avg latency: %.17g seconds\n", mean);
-  Json percentiles = Json::object(), all = Json::array();
+  Json percentiles = Json::object();
   for (const int percent : {10, 25, 50, 75, 90, 99}) {
     const double value = percentile(seconds, percent);
     std::printf("%d%% percentile latency: %.17g seconds\n", percent, value);
     percentiles[std::to_string(percent)] = value;
   }
-  for (const double value : seconds) all.push_back(value);
   write_result(output_json, Json::object({{"avg_latency", mean},
-                                          {"latencies", std::move(all)},
+                                          {"latencies", list_of(seconds)},
                                           {"percentiles", std::move(percentiles)}}));
-  return 0;
 }
 
-int run_bench_throughput(int argc, char** argv) {
-  SessionFlags flags;
-  DatasetOptions dataset;
-  std::int64_t input_len = 0, output_len = 0, num_warmups = 0, num_iterations = 1;
-  bool no_prefix_caching = false;
-  std::string output_json;
-  CLI::App app("Tokens per second with all requests given at once.", "coppice bench throughput");
-  flags.add_to(app);
-  app.add_option("--max-num-seqs", flags.engine.max_num_seqs, "sequences that run at once");
+void report_throughput(const OfflineRuns& runs, std::int64_t num_requests, std::int64_t input,
+                       const std::string& output_json) {
+  const double seconds = percentile(runs.seconds, 50);
+  const std::int64_t output = runs.num_output_tokens;
+  const auto rate = [&](std::int64_t count) { return static_cast<double>(count) / seconds; };
+  std::printf("Throughput: %.2f requests/s, %.2f total tokens/s, %.2f output tokens/s\n",
+              rate(num_requests), rate(input + output), rate(output));
+  std::printf("Total num prompt tokens:  %lld\nTotal num output tokens:  %lld\n",
+              static_cast<long long>(input), static_cast<long long>(output));
+  write_result(output_json, Json::object({{"elapsed_time", seconds},
+                                          {"elapsed_times", list_of(runs.seconds)},
+                                          {"output_tokens_per_second", rate(output)},
+                                          {"num_requests", num_requests},
+                                          {"total_num_tokens", input + output},
+                                          {"requests_per_second", rate(num_requests)},
+                                          {"tokens_per_second", rate(input + output)}}));
+}
+
+void add_throughput_flags(CLI::App& app, OfflineFlags& flags) {
+  DatasetOptions& dataset = flags.dataset;
+  flags.session.add_to(app);
+  app.add_option("--max-num-seqs", flags.session.engine.max_num_seqs, "sequences that run at once");
   app.add_option("--dataset-name", dataset.name, "random, sharegpt, custom");
   app.add_option("--dataset-path", dataset.path, "file of sharegpt or custom");
   app.add_option("--num-prompts", dataset.num_prompts, "how many; those of a file begin again")
       ->capture_default_str();
-  app.add_option("--input-len", input_len, "tokens of a prompt");
-  app.add_option("--output-len", output_len, "tokens of an output");
+  app.add_option("--input-len", flags.input_len, "tokens of a prompt");
+  app.add_option("--output-len", flags.output_len, "tokens of an output");
   app.add_option("--random-input-len", dataset.random_input_len, "tokens of a prompt");
   app.add_option("--random-output-len", dataset.random_output_len, "tokens of an output");
   app.add_option("--random-range-ratio", dataset.random_range_ratio,
                  "lengths differ by up to this share");
-  app.add_option("--num-warmups", num_warmups, "runs before the measured ones");
-  app.add_option("--num-iters", num_iterations, "measured runs; the median is printed")
+  app.add_option("--num-warmups", flags.num_warmups, "runs before the measured ones");
+  app.add_option("--num-iters", flags.num_iterations, "measured runs; the median is printed")
       ->check(CLI::Range(1, 1000));
-  app.add_flag("--no-enable-prefix-caching", no_prefix_caching, "compute every prompt whole");
-  app.add_option("--output-json", output_json, "write the results to this file");
+  app.add_flag("--no-enable-prefix-caching", flags.no_prefix_caching, "compute every prompt whole");
+  app.add_option("--output-json", flags.output_json, "write the results to this file");
+}
+
+}  // namespace
+
+int run_bench_latency(int argc, char** argv) {
+  OfflineFlags flags;
+  flags.num_warmups = 10;
+  flags.num_iterations = 30;
+  DatasetOptions& dataset = flags.dataset;
+  dataset.num_prompts = 8;
+  dataset.random_input_len = 32;
+  CLI::App app("Seconds for one batch from start to end.", "coppice bench latency");
+  flags.session.add_to(app);
+  app.add_option("--input-len", dataset.random_input_len, "tokens of a prompt")
+      ->capture_default_str();
+  app.add_option("--output-len", dataset.random_output_len, "tokens of an output")
+      ->capture_default_str();
+  app.add_option("--batch-size", dataset.num_prompts, "prompts at once")->capture_default_str();
+  app.add_option("--num-iters-warmup", flags.num_warmups, "runs before the measured ones")
+      ->capture_default_str();
+  app.add_option("--num-iters", flags.num_iterations, "measured runs")
+      ->check(CLI::Range(1, 100000));
+  app.add_option("--output-json", flags.output_json, "write the results to this file");
   if (const auto code = parse_flags(app, argc, argv)) return *code;
-  flags.finish();
-  flags.engine.enable_prefix_caching = !no_prefix_caching;
-  if (input_len > 0) dataset.random_input_len = input_len;
-  if (output_len > 0)
+  flags.session.finish();
+  EngineConfig& engine = flags.session.engine;
+  flags.session.sampling.ignore_eos = true;
+  engine.enable_prefix_caching = false;
+  engine.max_num_seqs = std::max(engine.max_num_seqs, dataset.num_prompts);
+  TextSession session(flags.session);
+  const std::vector<BenchPrompt> prompts = load_dataset(dataset, session.tokenizer());
+  report_latency(measure(session, flags, encode_all(session, prompts), prompts).seconds,
+                 flags.output_json);
+  return 0;
+}
+
+int run_bench_throughput(int argc, char** argv) {
+  OfflineFlags flags;
+  CLI::App app("Tokens per second with all requests given at once.", "coppice bench throughput");
+  add_throughput_flags(app, flags);
+  if (const auto code = parse_flags(app, argc, argv)) return *code;
+  flags.session.finish();
+  flags.session.engine.enable_prefix_caching = !flags.no_prefix_caching;
+  DatasetOptions& dataset = flags.dataset;
+  if (flags.input_len > 0) dataset.random_input_len = flags.input_len;
+  if (flags.output_len > 0)
     dataset.random_output_len = dataset.sharegpt_output_len = dataset.custom_output_len =
-        output_len;
-  dataset.seed = static_cast<std::uint64_t>(flags.sampling.seed.value_or(0));
-  flags.sampling.ignore_eos = true;
-  TextSession session(flags);
+        flags.output_len;
+  dataset.seed = static_cast<std::uint64_t>(flags.session.sampling.seed.value_or(0));
+  flags.session.sampling.ignore_eos = true;
+  TextSession session(flags.session);
   const std::vector<BenchPrompt> prompts = load_dataset(dataset, session.tokenizer());
   const auto ids = encode_all(session, prompts);
-  std::int64_t output = 0;
-  std::vector<double> all;
-  for (std::int64_t i = -num_warmups; i < num_iterations; ++i) {
-    const auto start = SteadyTime::now();
-    output = run_all(session, ids, prompts, flags.sampling);
-    if (i >= 0) all.push_back(seconds_since(start));
-  }
-  const double seconds = percentile(all, 50);
   std::int64_t input = 0;
   for (const auto& prompt : ids) input += std::ssize(prompt);
-  const auto rate = [&](std::int64_t count) { return static_cast<double>(count) / seconds; };
-  std::printf("Throughput: %.2f requests/s, %.2f total tokens/s, %.2f output tokens/s\n",
-              rate(std::ssize(prompts)), rate(input + output), rate(output));
-  std::printf("Total num prompt tokens:  %lld\nTotal num output tokens:  %lld\n",
-              static_cast<long long>(input), static_cast<long long>(output));
-  Json all_seconds = Json::array();
-  for (const double value : all) all_seconds.push_back(value);
-  write_result(output_json,
-               Json::object({{"elapsed_time", seconds},
-                             {"elapsed_times", std::move(all_seconds)},
-                             {"output_tokens_per_second", rate(output)},
-                             {"num_requests", static_cast<std::int64_t>(prompts.size())},
-                             {"total_num_tokens", input + output},
-                             {"requests_per_second", rate(std::ssize(prompts))},
-                             {"tokens_per_second", rate(input + output)}}));
+  report_throughput(measure(session, flags, ids, prompts), std::ssize(prompts), input,
+                    flags.output_json);
   return 0;
 }
 

@@ -1,5 +1,6 @@
 #include "load_flags.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <ctime>
@@ -203,14 +204,7 @@ Json LoadTarget::measure(double request_rate, std::int64_t max_concurrency) {
   options.request_rate = request_rate;
   options.max_concurrency = max_concurrency;
   const ReportOptions shown = report_options(request_rate, max_concurrency);
-  std::printf("Starting main benchmark run...\nTraffic request rate: %s\n",
-              shortest(request_rate).c_str());
-  std::printf("Burstiness factor: %g (%s)\n", flags_.burstiness,
-              flags_.burstiness == 1 ? "Poisson process" : "Gamma distribution");
-  std::printf("Maximum request concurrency: %s\n",
-              max_concurrency > 0 ? std::to_string(max_concurrency).c_str() : "None");
-  std::fflush(stdout);
-
+  print_load(shown);
   const MetricsSnapshot before = metrics();
   double duration_s = 0;
   const std::vector<LoadResult> results =
@@ -222,14 +216,25 @@ Json LoadTarget::measure(double request_rate, std::int64_t max_concurrency) {
   LoadReport report = summarize(results, duration_s, shown);
   report.drafts = draft_stats(before, metrics());
   num_failed_ += report.failed;
-  for (const LoadResult& result : results)
-    if (!result.success) {
-      std::fprintf(stderr, "first failure: %s\n", result.error.c_str());
-      break;
-    }
+  const auto failed = std::ranges::find(results, false, &LoadResult::success);
+  if (failed != results.end()) std::fprintf(stderr, "first failure: %s\n", failed->error.c_str());
   std::fputs(report_text(report, shown).c_str(), stdout);
   std::fflush(stdout);
+  return result_json(report, shown, results);
+}
 
+void LoadTarget::print_load(const ReportOptions& shown) const {
+  std::printf("Starting main benchmark run...\nTraffic request rate: %s\n",
+              shortest(shown.request_rate).c_str());
+  std::printf("Burstiness factor: %g (%s)\n", flags_.burstiness,
+              flags_.burstiness == 1 ? "Poisson process" : "Gamma distribution");
+  std::printf("Maximum request concurrency: %s\n",
+              shown.max_concurrency > 0 ? std::to_string(shown.max_concurrency).c_str() : "None");
+  std::fflush(stdout);
+}
+
+Json LoadTarget::result_json(const LoadReport& report, const ReportOptions& shown,
+                             const std::vector<LoadResult>& results) const {
   Json json = Json::object({{"date", now_as("%Y%m%d-%H%M%S")},
                             {"endpoint_type", flags_.backend},
                             {"backend", flags_.backend},
@@ -241,9 +246,9 @@ Json LoadTarget::measure(double request_rate, std::int64_t max_concurrency) {
     const std::size_t equals = pair.find('=');
     json[pair.substr(0, equals)] = pair.substr(equals + 1);
   }
-  json["request_rate"] = std::isinf(request_rate) ? Json("inf") : Json(request_rate);
+  json["request_rate"] = std::isinf(shown.request_rate) ? Json("inf") : Json(shown.request_rate);
   json["burstiness"] = flags_.burstiness;
-  json["max_concurrency"] = max_concurrency > 0 ? Json(max_concurrency) : Json();
+  json["max_concurrency"] = shown.max_concurrency > 0 ? Json(shown.max_concurrency) : Json();
   const auto add_all = [&](const Json& more) {
     for (const auto& [key, value] : more.as_object()) json[key] = value;
   };

@@ -49,6 +49,9 @@ class LoadTarget {
   void choose_model();
   LoadOptions load_options() const;
   void warm_up();
+  void print_load(const ReportOptions& shown) const;
+  Json result_json(const LoadReport& report, const ReportOptions& shown,
+                   const std::vector<LoadResult>& results) const;
   ReportOptions report_options(double request_rate, std::int64_t max_concurrency) const;
   MetricsSnapshot metrics();
 

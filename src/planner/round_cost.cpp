@@ -80,6 +80,33 @@ class ShareSource final : public ShapeSource {
   std::int64_t fc_ranks_;
 };
 
+EngineConfig engine_config(bool drafts, const PaperOptions& options) {
+  EngineConfig engine;
+  engine.max_num_seqs = options.max_batch;
+  engine.max_num_batched_tokens = options.prefill_rows;
+  const std::int64_t most_rows = options.max_batch * (options.max_budget + 1);
+  engine.max_verify_rows = options.pads_rows ? bucket_at_least(most_rows) : most_rows;
+  engine.num_kv_blocks =
+      options.num_kv_blocks > 0
+          ? options.num_kv_blocks
+          : options.max_batch * (divide_up(options.max_model_len, kBlockSize) + 4);
+  engine.speculative.method = drafts ? SpeculativeMethod::kDdtree : SpeculativeMethod::kNone;
+  engine.speculative.max_ddtree_budget = std::max<std::int64_t>(options.max_budget, 1);
+  return engine;
+}
+
+ModelOptions model_options(const EngineConfig& engine, const std::optional<DflashConfig>& drafter,
+                           const PaperOptions& options) {
+  ModelOptions model;
+  model.max_rows = std::max(engine.max_num_batched_tokens, engine.max_verify_rows);
+  if (drafter) model.max_rows = std::max(model.max_rows, options.max_batch * drafter->block_size);
+  model.max_positions = options.max_model_len;
+  model.parallel = {.rank = 0, .size = options.num_ranks};
+  model.max_batch = options.max_batch;
+  model.draft_window = engine.speculative.draft_window_size;
+  return model;
+}
+
 }  // namespace
 
 const char* name_of(Part part) {
@@ -128,7 +155,9 @@ CostTotals CountedRound::totals(Part part) const {
 NetworkOnPaper::NetworkOnPaper(const ModelConfig& target,
                                const std::optional<DflashConfig>& drafter,
                                const PaperOptions& options)
-    : options_(options), has_drafter_(drafter.has_value()) {
+    : options_(options),
+      engine_(engine_config(drafter.has_value(), options)),
+      has_drafter_(drafter.has_value()) {
   ModelConfig config = target;
   head_rows_ = divide_up(target.vocab_size, options.num_ranks);
   config.vocab_size = head_rows_ * options.num_ranks;
@@ -137,63 +166,51 @@ NetworkOnPaper::NetworkOnPaper(const ModelConfig& target,
                                                          .num_ranks = options.num_ranks,
                                                          .fuses_blocks = options.fuses_blocks});
   backend_ = owned.get();
-
-  EngineConfig& engine = engine_;
-  engine.max_num_seqs = options.max_batch;
-  engine.max_num_batched_tokens = options.prefill_rows;
-  const std::int64_t most_rows = options.max_batch * (options.max_budget + 1);
-  engine.max_verify_rows = options.pads_rows ? bucket_at_least(most_rows) : most_rows;
-  engine.num_kv_blocks =
-      options.num_kv_blocks > 0
-          ? options.num_kv_blocks
-          : options.max_batch * (divide_up(options.max_model_len, kBlockSize) + 4);
-  engine.speculative.method = drafter ? SpeculativeMethod::kDdtree : SpeculativeMethod::kNone;
-  engine.speculative.max_ddtree_budget = std::max<std::int64_t>(options.max_budget, 1);
-
-  ModelOptions model;
-  model.max_rows = std::max(engine.max_num_batched_tokens, engine.max_verify_rows);
-  model.max_positions = options.max_model_len;
-  model.parallel = {.rank = 0, .size = options.num_ranks};
-  model.max_batch = options.max_batch;
-  model.draft_window = engine.speculative.draft_window_size;
-  if (drafter) model.max_rows = std::max(model.max_rows, options.max_batch * drafter->block_size);
-
   EngineParts parts;
-  ShareSource source(options);
   static const SteadyClock kClock;
   parts.clock = &kClock;
+  const ModelOptions model = model_options(engine_, drafter, options);
+  add_target(config, model, parts);
+  if (drafter) add_drafter(*drafter, config, model, parts);
+  parts.backend = std::move(owned);
+  runner_ = std::make_unique<ModelRunner>(engine_, std::move(parts), options.max_model_len);
+  const double cache = (memory_.target_kv_per_token + memory_.drafter_kv_per_token) *
+                       static_cast<double>(engine_.num_kv_blocks * kBlockSize);
+  memory_.reserved_round = static_cast<double>(backend_->reserved_bytes()) -
+                           memory_.reserved_target - memory_.reserved_drafter;
+  memory_.buffers = static_cast<double>(backend_->allocated_bytes()) - memory_.target_weights -
+                    memory_.drafter_weights - cache;
+}
+
+void NetworkOnPaper::add_target(const ModelConfig& config, const ModelOptions& model,
+                                EngineParts& parts) {
+  ShareSource source(options_);
   // Weights as the backend holds them, and the tables and norms beside them.
   parts.model = build_model(*backend_, config, source, model, {});
   const double rows_of_embedding = static_cast<double>(config.vocab_size * config.hidden_size) * 2;
   memory_.target_weights = static_cast<double>(backend_->weight_bytes()) + rows_of_embedding;
   memory_.reserved_target = static_cast<double>(backend_->reserved_bytes());
-  memory_.target_kv_per_token =
-      static_cast<double>(bytes_per_block(parts.model->kv_layout(), options.kv_dtype)) / kBlockSize;
-  if (drafter) {
-    const auto before = static_cast<double>(backend_->weight_bytes());
-    block_size_ = drafter->block_size;
-    DflashConfig draft_config = *drafter;
-    draft_config.network.vocab_size = config.vocab_size;
-    parts.model->set_feature_layers(draft_config.target_layer_ids);
-    parts.drafter_model =
-        make_dflash_model(*backend_, draft_config,
-                          load_dflash_weights(*backend_, source, draft_config, model.parallel, {}),
-                          *parts.model, model);
-    memory_.drafter_weights = static_cast<double>(backend_->weight_bytes()) - before;
-    memory_.reserved_drafter =
-        static_cast<double>(backend_->reserved_bytes()) - memory_.reserved_target;
-    memory_.drafter_kv_per_token =
-        static_cast<double>(bytes_per_block(parts.drafter_model->kv_layout(), options.kv_dtype)) /
-        kBlockSize;
-  }
-  parts.backend = std::move(owned);
-  runner_ = std::make_unique<ModelRunner>(engine, std::move(parts), options.max_model_len);
-  const double cache = (memory_.target_kv_per_token + memory_.drafter_kv_per_token) *
-                       static_cast<double>(engine.num_kv_blocks * kBlockSize);
-  memory_.reserved_round = static_cast<double>(backend_->reserved_bytes()) -
-                           memory_.reserved_target - memory_.reserved_drafter;
-  memory_.buffers = static_cast<double>(backend_->allocated_bytes()) - memory_.target_weights -
-                    memory_.drafter_weights - cache;
+  memory_.target_kv_per_token = kv_per_token(parts.model->kv_layout());
+}
+
+void NetworkOnPaper::add_drafter(DflashConfig drafter, const ModelConfig& target,
+                                 const ModelOptions& model, EngineParts& parts) {
+  ShareSource source(options_);
+  const auto before = static_cast<double>(backend_->weight_bytes());
+  block_size_ = drafter.block_size;
+  drafter.network.vocab_size = target.vocab_size;
+  parts.model->set_feature_layers(drafter.target_layer_ids);
+  parts.drafter_model = make_dflash_model(
+      *backend_, drafter, load_dflash_weights(*backend_, source, drafter, model.parallel, {}),
+      *parts.model, model);
+  memory_.drafter_weights = static_cast<double>(backend_->weight_bytes()) - before;
+  memory_.reserved_drafter =
+      static_cast<double>(backend_->reserved_bytes()) - memory_.reserved_target;
+  memory_.drafter_kv_per_token = kv_per_token(parts.drafter_model->kv_layout());
+}
+
+double NetworkOnPaper::kv_per_token(const KvLayout& layout) const {
+  return static_cast<double>(bytes_per_block(layout, options_.kv_dtype)) / kBlockSize;
 }
 
 const std::map<std::string, std::int64_t>& NetworkOnPaper::workspaces() const {

@@ -9,12 +9,15 @@
 #include <vector>
 
 #include "backend/cost/cost_backend.h"
+#include "cache/paged_kv_cache.h"
 #include "engine/engine_config.h"
 #include "model/model_config.h"
+#include "model/model_options.h"
 
 namespace coppice {
 
 class ModelRunner;
+struct EngineParts;
 
 // The verbs of a round (engine/decode_round.h), verify by what it spends its time on, as in
 // docs/bench.md: attention has its plan, rotation and cache write; experts the routing, the router
@@ -116,6 +119,11 @@ class NetworkOnPaper {
   }
 
  private:
+  void add_target(const ModelConfig& config, const ModelOptions& model, EngineParts& parts);
+  void add_drafter(DflashConfig drafter, const ModelConfig& target, const ModelOptions& model,
+                   EngineParts& parts);
+  double kv_per_token(const KvLayout& layout) const;
+
   PaperOptions options_;
   EngineConfig engine_;
   bool has_drafter_ = false;

@@ -71,6 +71,28 @@ std::optional<bool> value_test(std::string_view name, const JinjaValue& value,
   return divides != (name == "odd");
 }
 
+// One value by a format's letter and the flags in front of it.
+std::string format_value(const JinjaValue& value, char letter, const std::string& flags) {
+  std::array<char, 512> buffer{};
+  switch (letter) {
+    case 's':
+      return value.to_text().text();
+    case 'r':
+      return value.repr();
+    case 'd':
+    case 'i':
+      std::snprintf(buffer.data(), buffer.size(), ("%" + flags + "lld").c_str(),
+                    static_cast<long long>(value.to_integer("formatted value")));
+      return buffer.data();
+    case 'f':
+      if (!value.is_number()) jinja_fail("a number is needed for %f");
+      std::snprintf(buffer.data(), buffer.size(), ("%" + flags + "f").c_str(), value.as_double());
+      return buffer.data();
+    default:
+      jinja_fail("format letter '" + std::string(1, letter) + "' is not supported");
+  }
+}
+
 }  // namespace
 
 bool jinja_test(std::string_view name, const JinjaValue& value, const JinjaArguments& arguments) {
@@ -129,29 +151,7 @@ std::string jinja_percent_format(std::string_view format, const JinjaValue& valu
     }
     if (next == list.size()) jinja_fail("not enough values for a format");
     if (flags.size() > 8) jinja_fail("format is too wide");
-    const JinjaValue& value = list[next++];
-    std::array<char, 512> buffer{};
-    switch (format[letter]) {
-      case 's':
-        out += value.to_text().text();
-        break;
-      case 'r':
-        out += value.repr();
-        break;
-      case 'd':
-      case 'i':
-        std::snprintf(buffer.data(), buffer.size(), ("%" + flags + "lld").c_str(),
-                      static_cast<long long>(value.to_integer("formatted value")));
-        out += buffer.data();
-        break;
-      case 'f':
-        if (!value.is_number()) jinja_fail("a number is needed for %f");
-        std::snprintf(buffer.data(), buffer.size(), ("%" + flags + "f").c_str(), value.as_double());
-        out += buffer.data();
-        break;
-      default:
-        jinja_fail("format letter '" + std::string(1, format[letter]) + "' is not supported");
-    }
+    out += format_value(list[next++], format[letter], flags);
   }
   if (next != list.size()) jinja_fail("too many values for a format");
   return out;
