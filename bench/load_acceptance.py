@@ -39,13 +39,13 @@ def check(holds, what):
 class Serve:
     """A server process on a port that the system chose; leaves nothing behind."""
 
-    def __init__(self, binary, *flags):
-        self.binary, self.flags, self.port = binary, flags, 0
+    def __init__(self, binary, *flags, model=MODEL):
+        self.binary, self.flags, self.model, self.port = binary, flags, model, 0
         self.log_file = tempfile.TemporaryFile()
 
     async def __aenter__(self):
         self.process = await asyncio.create_subprocess_exec(
-            self.binary, "serve", str(MODEL), "--port", "0", "--quiet", "--disable-log-stats",
+            self.binary, "serve", str(self.model), "--port", "0", "--quiet", "--disable-log-stats",
             "--stuck-after", "60", "--shutdown-timeout", str(PATIENCE), *self.flags, stderr=self.log_file)
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until and self.process.returncode is None:

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """One text a request, whoever else is served: `coppice serve` on models/tiny-k2 as clients use it.
 
-usage: test_served_texts.py COPPICE_BINARY [--device D] [--whole] [--repeats N] [--save FILE] [--reference FILE]
+usage: test_served_texts.py COPPICE_BINARY [--device D] [-tp N] [--model DIR] [--whole] [--repeats N] [--save FILE] [--reference FILE] [--same-as FILE]
 
 Requests of every kind (greedy, seeds, filters, penalties, bias, grammars, log-probabilities, stops, several choices, chat) are asked alone, then as 64 streams
 at once among clients that leave, each N times; then of a server without a drafter and, --whole, of others: automatic budgets, n-grams, without captured rounds
 (GPU). Text, finish reason and every log-probability must be the same each time. After the load the metrics agree with what the clients counted and nothing is
-held; SIGTERM lets streams end; the log holds no error. --save keeps the answers; --reference compares greedy ones with another device's, equal up to near ties.
+held; SIGTERM lets streams end; the log holds no error. -tp N serves by N ranks; --model another folder of the same model (repacked). --save keeps the answers;
+--reference compares greedy ones with another device's, equal up to near ties; --same-as compares all, equal in every bit.
 Exit codes: 0 kept, 1 not, 77 models/tiny-k2 is absent.
 """
 import argparse
@@ -240,7 +241,7 @@ def compare_devices(ours, reference):
 
 async def check_trees(options, flags):
     start = time.monotonic()
-    async with Serve(options.binary, *flags) as server:
+    async with Serve(options.binary, *flags, model=options.model) as server:
         print(f"trees, ready after {time.monotonic() - start:.1f} s", flush=True)
         global grammars
         grammars = await has_grammars(server)
@@ -260,7 +261,7 @@ async def check_trees(options, flags):
 
 async def check_way(options, what, flags, alone):
     known = len(faults)
-    async with Serve(options.binary, *flags) as server:
+    async with Serve(options.binary, *flags, model=options.model) as server:
         await check_alone(server, alone, what)
         await under_load(server, alone, 1)
         check(len(faults) == known, f"{what}: the same texts alone and under load")
@@ -270,7 +271,7 @@ async def check_way(options, what, flags, alone):
 
 
 async def run(options):
-    common = ["--device", options.device, "--max-num-seqs", str(AT_ONCE), "--max-model-len", "2048", "--prefix-cache-exact"]
+    common = ["--device", options.device, "-tp", str(options.tp), "--max-num-seqs", str(AT_ONCE), "--max-model-len", "2048", "--prefix-cache-exact"]
     drafting = [*common, "--drafter", DRAFTER, "--ddtree-budget"]
     alone = await check_trees(options, [*drafting, "16"])
     ways = {"plain": common}
@@ -284,16 +285,25 @@ async def run(options):
         pathlib.Path(options.save).write_text(json.dumps(alone))
     if options.reference:
         compare_devices(alone, json.loads(pathlib.Path(options.reference).read_text()))
+    if options.same_as:
+        other = json.loads(pathlib.Path(options.same_as).read_text())
+        known = len(faults)
+        for name in other:
+            check_same(name, other[name], json.loads(json.dumps(alone[name])), options.same_as)
+        check(len(faults) == known, f"all {len(other)} answers are those of {pathlib.Path(options.same_as).name}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binary")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("-tp", type=int, default=1)
+    parser.add_argument("--model", default=str(ROOT / "models/tiny-k2"))
     parser.add_argument("--whole", action="store_true")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--save")
     parser.add_argument("--reference")
+    parser.add_argument("--same-as")
     if not (ROOT / "models/tiny-k2/config.json").exists():
         print("models/tiny-k2 is absent")
         sys.exit(77)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "tests/engine/support/tiny_engine.h"
 #include "tests/support/sanitized.h"
 
@@ -25,9 +26,11 @@ class RoundsAheadTest : public ::testing::Test {
   }
 };
 
-std::unique_ptr<Engine> make_engine(const Case& c, std::int64_t ahead) {
-  return make_tiny_engine(
-      {.speculative = c.speculative, .num_kv_blocks = c.num_kv_blocks, .max_rounds_ahead = ahead});
+std::unique_ptr<Engine> make_engine(const Case& c, std::int64_t ahead, std::int64_t num_ranks) {
+  return make_tiny_engine({.speculative = c.speculative,
+                           .num_kv_blocks = c.num_kv_blocks,
+                           .max_rounds_ahead = ahead,
+                           .tensor_parallel_size = num_ranks});
 }
 
 Request request_of(std::int64_t i) {
@@ -82,20 +85,14 @@ bool same(const TokenLogprob& a, const TokenLogprob& b) {
   return a.logprob == b.logprob && a.top == b.top;
 }
 
-TEST_F(RoundsAheadTest, TokensAndLogProbabilitiesStayTheSame) {
-  const std::vector<Case> cases = {
-      {"plain", plain()},    {"chain", chain()},
-      {"tree 16", tree(16)}, {"tree auto", tree(kAutoBudget)},
-      {"ngram", ngram()},    {"tree 16, tight cache", tree(16), 24},
-  };
-  const Outcome expected = run_all(*make_engine(cases[0], 0));
+void expect_same(const std::vector<Case>& cases, const std::vector<std::int64_t>& rounds_ahead,
+                 std::int64_t num_ranks) {
+  const Outcome expected = run_all(*make_engine({"plain", plain()}, 0, num_ranks));
   ASSERT_EQ(std::ssize(expected.finished[1].tokens), 37);
-  std::vector<std::int64_t> rounds_ahead = {0, 1, 2};
-  if (kSanitized) rounds_ahead = {2};  // the one with most in flight
   for (const Case& c : cases)
     for (const std::int64_t ahead : rounds_ahead) {
       SCOPED_TRACE(c.name + ", " + std::to_string(ahead) + " ahead");
-      const Outcome outcome = run_all(*make_engine(c, ahead));
+      const Outcome outcome = run_all(*make_engine(c, ahead, num_ranks));
       EXPECT_GE(outcome.num_preemptions, 1);
       for (std::size_t i = 0; i < expected.finished.size(); ++i) {
         const Finished &a = expected.finished[i], &b = outcome.finished[i];
@@ -106,6 +103,29 @@ TEST_F(RoundsAheadTest, TokensAndLogProbabilitiesStayTheSame) {
           EXPECT_TRUE(same(a.logprobs[t], b.logprobs[t])) << "request " << i << ", token " << t;
       }
     }
+}
+
+TEST_F(RoundsAheadTest, TokensAndLogProbabilitiesStayTheSame) {
+  std::vector<std::int64_t> rounds_ahead = {0, 1, 2};
+  if (kSanitized) rounds_ahead = {2};  // the one with most in flight
+  expect_same({{"plain", plain()},
+               {"chain", chain()},
+               {"tree 16", tree(16)},
+               {"tree auto", tree(kAutoBudget)},
+               {"ngram", ngram()},
+               {"tree 16, tight cache", tree(16), 24}},
+              rounds_ahead, 1);
+}
+
+// The same over ranks.
+TEST_F(RoundsAheadTest, TwoRanksKeepThemToo) {
+  try {
+    check_rank_devices(test_device(), 2);
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();
+  }
+  expect_same({{"plain", plain()}, {"tree auto", tree(kAutoBudget)}, {"tree 16", tree(16), 24}},
+              {2}, 2);
 }
 
 // A round in flight must not be credited to whoever has the place now.
