@@ -142,6 +142,36 @@ def test_precedence(binary):
                    COPPICE_MAX_MODEL_LEN="768") == ("from-flag", 7, 768), "flags beat both")
 
 
+def spoil_head(folder):
+    """A copy of the model with one NaN in lm_head: it loads, and no logits are finite."""
+    for file in MODEL.iterdir():
+        (folder / file.name).symlink_to(file)
+    index = json.loads((MODEL / "model.safetensors.index.json").read_text())["weight_map"]
+    name = next(name for name in index if "lm_head" in name)
+    data = bytearray((MODEL / index[name]).read_bytes())
+    size = int.from_bytes(data[:8], "little")
+    begin = 8 + size + json.loads(data[8:8 + size])[name]["data_offsets"][0]
+    data[begin:begin + 2] = b"\xc0\x7f"
+    (folder / index[name]).unlink()
+    (folder / index[name]).write_bytes(data)
+
+
+def test_failing(binary):
+    """Where every request ends on NaN the server says so, and takes it back when one ends well."""
+    with tempfile.TemporaryDirectory() as folder:
+        spoil_head(pathlib.Path(folder))
+        server = Serve(binary, folder)
+        codes = [get(server.port, "/v1/completions", {"prompt": "x", "max_tokens": 2})[0] for _ in range(8)]
+        check(codes == [500] * 8, "logits of NaN end their request")
+        deadline = time.monotonic() + PATIENCE
+        while get(server.port, "/health")[0] != 503 and time.monotonic() < deadline:  # counts are published after the answer
+            time.sleep(0.01)
+        status, body = get(server.port, "/health")
+        check(status == 503 and json.loads(body)["status"] == "failing" and "last 8 requests" in body, "health is red then")
+        check(get(server.port, "/health/live")[0] == 200, "and the server lives")
+        server.stop()
+
+
 def test_drain(binary):
     server = Serve(binary, str(MODEL), "--spec-model", str(DRAFTER), "--ddtree-budget", "8", "--shutdown-timeout", str(PATIENCE))
     answers = []
@@ -186,7 +216,7 @@ def main():
         print("models/tiny-k2 is absent")
         sys.exit(77)
     binary = sys.argv[1]
-    for test in (test_guide_lines, test_keys_and_environment, test_precedence, test_drain, test_mistakes):
+    for test in (test_guide_lines, test_keys_and_environment, test_precedence, test_failing, test_drain, test_mistakes):
         test(binary)
 
 

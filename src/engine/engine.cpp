@@ -45,6 +45,7 @@ bool Engine::Impl::end(RequestId id, std::optional<std::int64_t> num_output_toke
   if (sequence == nullptr) return false;
   const bool live = std::find(ended_.begin(), ended_.end(), id) == ended_.end();
   if (num_output_tokens) {
+    metrics_.not_finite_in_a_row = 0;
     const std::int64_t kept = sequence->prompt_len + *num_output_tokens;
     COPPICE_CHECK(*num_output_tokens >= 0 && kept <= std::ssize(sequence->tokens), id, " has ",
                   sequence->num_output(), " tokens, asked to keep ", *num_output_tokens);

@@ -84,7 +84,12 @@ void Engine::Impl::take_tokens(Sequence& sequence, bool decoded) {
     output.end_reason = EndReason::kDeadEnd;
   else
     output.end_reason = end_reason_of(reason);
-  if (output.end_reason == EndReason::kError) ++metrics_.num_not_finite;
+  if (output.end_reason == EndReason::kError) {
+    ++metrics_.num_not_finite;
+    ++metrics_.not_finite_in_a_row;
+  } else if (output.end_reason != EndReason::kNone) {
+    metrics_.not_finite_in_a_row = 0;
+  }
   if (output.end_reason == EndReason::kStop) output.stop_token_id = emitted.back();
   if (output.end_reason != EndReason::kNone) {
     stats.end_ns = clock_.now_ns();

@@ -35,7 +35,8 @@ struct EngineMetrics {
   std::int64_t prefill_ns = 0;
 
   std::int64_t num_requests = 0, num_finished = 0, num_preemptions = 0;
-  std::int64_t num_not_finite = 0;  // requests that ended on NaN or infinity
+  std::int64_t num_not_finite = 0;       // requests that ended on NaN or infinity
+  std::int64_t not_finite_in_a_row = 0;  // of them, since one ended well
   std::int64_t num_prefix_queries = 0, num_prefix_hits = 0, num_cached_tokens = 0;
 
   // Gauges

@@ -36,6 +36,8 @@ struct EngineLoopOptions {
 enum class EngineState { kLoading, kRunning, kDraining, kFailed };
 const char* name_of(EngineState state);  // "loading", "running", "draining", "failed"
 
+inline constexpr std::int64_t kFailingRequests = 8;
+
 // What the loop knows without asking the engine.
 struct EngineStatus {
   EngineState state = EngineState::kLoading;
@@ -46,7 +48,9 @@ struct EngineStatus {
   double step_age_s = 0;       // since the last step ended; 0 without work
   bool stuck = false;          // work waits and the step takes too long
   EngineMetrics metrics;       // as of the last step or so
-  bool ready() const { return state == EngineState::kRunning && !stuck; }
+  // One request after the other ends on logits that are not finite: damaged weights or memory.
+  bool failing() const { return metrics.not_finite_in_a_row >= kFailingRequests; }
+  bool ready() const { return state == EngineState::kRunning && !stuck && !failing(); }
   int percent() const { return static_cast<int>(progress * 100); }
   // How far loading is, in a sentence.
   std::string loading() const;

@@ -9,6 +9,7 @@ Json status_json(const EngineStatus& status) {
   Json json = Json::object({{"status", status.ready() ? "ok" : name_of(status.state)},
                             {"in_flight", status.in_flight},
                             {"step_age_s", status.step_age_s}});
+  if (status.failing()) json["status"] = "failing";
   if (status.stuck) json["status"] = "stuck";
   return json;
 }
@@ -25,6 +26,9 @@ std::string why_not_ready(const EngineStatus& status) {
     case EngineState::kRunning:
       break;
   }
+  if (status.failing() && !status.stuck)
+    return "the last " + std::to_string(status.metrics.not_finite_in_a_row) +
+           " requests ended on logits that held NaN or infinity";
   return "no step ended for " + std::to_string(static_cast<int>(status.step_age_s)) +
          " s although work waits";
 }

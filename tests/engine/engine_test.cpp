@@ -247,6 +247,13 @@ TEST(EngineTest, NotFiniteLogitsEndTheirRequestOnly) {
     EXPECT_EQ(std::ssize(bad.tokens), 40 - 22 + 1);
     EXPECT_EQ(good.tokens, alone.tokens);
     EXPECT_EQ(engine->metrics().num_not_finite, 1);
+    EXPECT_EQ(engine->metrics().not_finite_in_a_row, 0) << "the good one ended later";
+    for (int i = 1; i <= 3; ++i) {
+      run(*engine, poisoned);
+      EXPECT_EQ(engine->metrics().not_finite_in_a_row, i);
+    }
+    run(*engine, request_for("chat_code", 4));
+    EXPECT_EQ(engine->metrics().not_finite_in_a_row, 0);
     EXPECT_EQ(engine->metrics().num_kv_blocks_used, 0);
   }
 }
