@@ -4,12 +4,14 @@ throughput, top, run-batch.
 
 usage: test_bench_verbs.py COPPICE_BINARY      (exit 77 when models/tiny-k2 is absent)
 """
+import http.server
 import json
 import pathlib
 import re
 import subprocess
 import sys
 import tempfile
+import threading
 
 from test_serve_cli import DRAFTER, MODEL, PATIENCE, Serve, check
 
@@ -38,6 +40,7 @@ def test_serve(binary, server, folder):
         check(value(text, "Successful requests:") == 12 and value(text, "Failed requests:") == 0, "12 answers")
         check(value(text, "Total generated tokens:") == 144, "12 tokens each")
         check(value(text, "Acceptance length:") > 1, "speculation is reported")
+        check(0 <= value(text, "Hit rate (%):") <= 100, "hits of the prefix cache are reported")
         result = json.loads((pathlib.Path(folder) / "one.json").read_text())
         check(result["output_lens"] == [12] * 12 and result["p99_ttft_ms"] > 0, "the saved result")
     text = run(binary, "bench", "serve", "--port", str(server.port), "--num-prompts", "6", "--random-input-len", "8",
@@ -45,6 +48,37 @@ def test_serve(binary, server, folder):
     check(value(text, "Request rate configured (RPS):") == 20, "--request-rate")
     run(binary, "bench", "serve", "--port", "1", code=7)
     run(binary, "bench", "serve", "--port", str(server.port), "--dataset-name", "none", code=2)
+
+
+class Refusing(http.server.BaseHTTPRequestHandler):
+    """A server whose every answer is 500."""
+
+    def do_GET(self):
+        self.answer(200, {"data": [{"id": "none", "root": str(MODEL)}]} if self.path == "/v1/models" else {})
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer(500, {"error": {"message": "no"}})
+
+    def answer(self, status, body):
+        text = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_nothing_measured(binary, folder):
+    """Where all requests fail there is no table, no file and no exit code 0."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        text = run(binary, "bench", "serve", "--port", str(server.server_port), "--num-prompts", "3", "--skip-initial-test",
+                   "--disable-tqdm", "--save-result", "--result-dir", folder, "--result-filename", "none.json", code=1)
+        server.shutdown()
+    check("Mean" not in text and not (pathlib.Path(folder) / "none.json").exists(), "nothing is reported of nothing")
 
 
 def test_sweep(binary, server, folder):
@@ -102,6 +136,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         test_serve(binary, server, folder)
         test_sweep(binary, server, folder)
+        test_nothing_measured(binary, folder)
         test_top(binary, server)
         test_run_batch(binary, server, folder)
     check(server.stop()[0] == 0, "the server ends well")

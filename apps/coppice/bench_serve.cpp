@@ -81,7 +81,8 @@ int run_bench_serve(int argc, char** argv) {
   const double rate = flags.rate();
   LoadTarget target(flags);
   const Json result = target.measure(rate, flags.max_concurrency);
-  if (flags.save_result || flags.save_detailed)
+  const bool measured = JsonField(result, "result").get<std::int64_t>("completed") > 0;
+  if (measured && (flags.save_result || flags.save_detailed))
     std::printf("Saved to %s\n", target.save(result, rate, flags.max_concurrency).c_str());
   return target.num_failed() == 0 ? 0 : 1;
 }

@@ -214,11 +214,16 @@ Json LoadTarget::measure(double request_rate, std::int64_t max_concurrency) {
       });
   if (!flags_.disable_tqdm) std::fprintf(stderr, "\n");
   LoadReport report = summarize(results, duration_s, shown);
-  report.drafts = draft_stats(before, metrics());
+  const MetricsSnapshot after = metrics();
+  report.drafts = draft_stats(before, after);
+  report.prefix_cache_hit_rate = prefix_hit_rate(before, after);
   num_failed_ += report.failed;
   const auto failed = std::ranges::find(results, false, &LoadResult::success);
   if (failed != results.end()) std::fprintf(stderr, "first failure: %s\n", failed->error.c_str());
-  std::fputs(report_text(report, shown).c_str(), stdout);
+  if (report.completed > 0)
+    std::fputs(report_text(report, shown).c_str(), stdout);
+  else
+    std::fprintf(stderr, "all %zu requests failed: there is nothing to report\n", results.size());
   std::fflush(stdout);
   return result_json(report, shown, results);
 }

@@ -47,6 +47,12 @@ std::string text_of(const Json& choice) {
   return "";
 }
 
+bool brings_tokens(const Json& choice) {
+  const Json* delta = choice.find("delta");
+  const Json* calls = delta == nullptr ? nullptr : delta->find("tool_calls");
+  return !text_of(choice).empty() || (calls != nullptr && calls->size() > 0);
+}
+
 // One request under way.
 class Stream {
  public:
@@ -63,7 +69,8 @@ class Stream {
     if (reply.status != 0 && reply.status != 200)
       fail("HTTP " + std::to_string(reply.status) + ": " + reply.body.substr(0, 300));
     if (!done_) fail("the stream ended without [DONE]");
-    if (!has_first_) fail("the stream had no choices");
+    if (!has_choices_) fail("the stream had no choices");
+    if (!has_first_) result_.ttft_s = result_.latency_s = last_choice_s_;
     result_.success = result_.error.empty();
   }
 
@@ -92,7 +99,10 @@ class Stream {
   void take_choices(const Json& event) {
     const Json* choices = event.find("choices");
     if (choices == nullptr || choices->size() == 0) return;
-    const double now = seconds_since(sent_);
+    const double now = last_choice_s_ = seconds_since(sent_);
+    has_choices_ = true;
+    // A chunk that brings a role or the finish reason alone is no token.
+    if (!brings_tokens(choices->as_array()[0])) return;
     if (!has_first_) {
       result_.ttft_s = now;
       has_first_ = true;
@@ -106,7 +116,8 @@ class Stream {
   LoadResult& result_;
   const SteadyTime::time_point sent_;
   EventReader reader_;
-  bool has_first_ = false, done_ = false;
+  double last_choice_s_ = 0;
+  bool has_choices_ = false, has_first_ = false, done_ = false;
 };
 
 // Lives on the stack of run_load, which waits for all callbacks.

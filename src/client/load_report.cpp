@@ -12,7 +12,7 @@ namespace coppice {
 namespace {
 
 Distribution distribution(const std::vector<double>& seconds, const std::vector<double>& percents) {
-  Distribution result;
+  Distribution result = {.count = std::ssize(seconds)};
   std::vector<double> ms = seconds;
   for (double& value : ms) value *= 1000;
   std::sort(ms.begin(), ms.end());
@@ -99,11 +99,15 @@ std::string centred(const std::string& title, char fill) {
   return std::string(room / 2, fill) + title + std::string(room - room / 2, fill) + "\n";
 }
 
-std::string row(const std::string& label, const char* format, double value) {
-  char number[64], line[160];
-  std::snprintf(number, sizeof number, format, value);
-  std::snprintf(line, sizeof line, "%-40s %-10s\n", label.c_str(), number);
+std::string row(const std::string& label, const std::string& text) {
+  char line[160];
+  std::snprintf(line, sizeof line, "%-40s %-10s\n", label.c_str(), text.c_str());
   return line;
+}
+std::string row(const std::string& label, const char* format, double value) {
+  char number[64];
+  std::snprintf(number, sizeof number, format, value);
+  return row(label, std::string(number));
 }
 std::string row(const std::string& label, std::int64_t value) {
   return row(label, "%.0f", static_cast<double>(value));
@@ -182,6 +186,13 @@ std::optional<DraftStats> draft_stats(const MetricsSnapshot& before, const Metri
   return stats;
 }
 
+std::optional<double> prefix_hit_rate(const MetricsSnapshot& before, const MetricsSnapshot& after) {
+  const auto since = [&](const char* name) { return after.sum(name) - before.sum(name); };
+  const double queries = since("vllm:prefix_cache_queries_total");
+  if (queries <= 0) return std::nullopt;
+  return since("vllm:prefix_cache_hits_total") / queries;
+}
+
 LoadReport summarize(const std::vector<LoadResult>& results, double duration_s,
                      const ReportOptions& options) {
   LoadReport report{.duration_s = duration_s};
@@ -239,11 +250,18 @@ std::string report_text(const LoadReport& report, const ReportOptions& options) 
     if (!is_wanted(metric, options)) continue;
     const Distribution& values = report.*metric.values;
     const std::string unit = std::string(" ") + metric.shown + " (ms):";
+    const auto shown = [&](const std::string& name, double value) {
+      return values.count > 0 ? row(name + unit, "%.2f", value) : row(name + unit, "n/a");
+    };
     text += centred(metric.title, '-');
-    text += row("Mean" + unit, "%.2f", values.mean);
-    text += row("Median" + unit, "%.2f", values.median);
+    text += shown("Mean", values.mean);
+    text += shown("Median", values.median);
     for (const auto& [percent, value] : values.percentiles)
-      text += row("P" + percent_name(percent) + unit, "%.2f", value);
+      text += shown("P" + percent_name(percent), value);
+  }
+  if (report.prefix_cache_hit_rate) {
+    text += centred("Prefix Cache", '-');
+    text += row("Hit rate (%):", "%.2f", *report.prefix_cache_hit_rate * 100);
   }
   if (report.drafts) text += draft_text(*report.drafts);
   return text + std::string(50, '=') + "\n";
@@ -266,12 +284,14 @@ Json report_json(const LoadReport& report, const ReportOptions& options) {
     if (!is_wanted(metric, options)) continue;
     const Distribution& values = report.*metric.values;
     const std::string unit = std::string("_") + metric.key + "_ms";
-    json["mean" + unit] = values.mean;
-    json["median" + unit] = values.median;
-    json["std" + unit] = values.std;
+    const auto shown = [&](double value) { return values.count > 0 ? Json(value) : Json(); };
+    json["mean" + unit] = shown(values.mean);
+    json["median" + unit] = shown(values.median);
+    json["std" + unit] = shown(values.std);
     for (const auto& [percent, value] : values.percentiles)
-      json["p" + percent_name(percent) + unit] = value;
+      json["p" + percent_name(percent) + unit] = shown(value);
   }
+  if (report.prefix_cache_hit_rate) json["prefix_cache_hit_rate"] = *report.prefix_cache_hit_rate;
   if (!report.drafts) return json;
   json["spec_decode_acceptance_rate"] = report.drafts->acceptance_rate() * 100;
   json["spec_decode_acceptance_length"] = report.drafts->acceptance_length();

@@ -29,6 +29,7 @@ std::vector<std::string> parse_metrics(const std::string& text);
 double percentile(std::vector<double> values, double percent);
 
 struct Distribution {
+  std::int64_t count = 0;  // of values; without any the rest says nothing
   double mean = 0, median = 0, std = 0;
   std::vector<std::pair<double, double>> percentiles;  // percent, value
 };
@@ -44,6 +45,10 @@ struct DraftStats {
 // Nothing when no round drafted between the two.
 std::optional<DraftStats> draft_stats(const MetricsSnapshot& before, const MetricsSnapshot& after);
 
+// Tokens of prompts that the server's prefix cache had, of those that were looked up; nothing when
+// none were.
+std::optional<double> prefix_hit_rate(const MetricsSnapshot& before, const MetricsSnapshot& after);
+
 struct LoadReport {
   std::int64_t completed = 0, failed = 0;
   double duration_s = 0;
@@ -54,6 +59,7 @@ struct LoadReport {
   std::int64_t max_concurrent_requests = 0;
   Distribution ttft, tpot, itl, e2el;  // ms
   std::optional<DraftStats> drafts;
+  std::optional<double> prefix_cache_hit_rate;
 };
 
 LoadReport summarize(const std::vector<LoadResult>& results, double duration_s,

@@ -103,6 +103,33 @@ TEST(LoadGeneratorTest, MeasuresStreamsWithinTheLimit) {
   EXPECT_EQ(cut, 10);
 }
 
+// Chunks of several tokens: the times are of them, not of a role in front nor of the end behind.
+TEST(LoadGeneratorTest, OnlyChunksWithTokensAreTimed) {
+  const auto delta = [](const std::string& content) {
+    return "data: {\"choices\":[{\"delta\":{" + content + "}}]}\n\n";
+  };
+  HttpServer server(any_port(), [&](const HttpRequest&, auto responder) {
+    std::thread([&, responder] {
+      responder->begin_stream(200, "text/event-stream");
+      responder->write(delta(R"("role":"assistant","content":"")"));
+      for (int i = 0; i < 3; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        responder->write(delta(i == 1 ? R"("tool_calls":[{"index":0}])" : R"("content":"four")"));
+      }
+      responder->write(delta(R"("content":"")"));
+      responder->write(kUsage);
+      responder->end();
+    }).detach();
+  });
+  HttpClient client = client_of(server);
+  double seconds = 0;
+  const auto results = run_load(client, prompts(1), {.chat = true}, seconds);
+  ASSERT_TRUE(results[0].success) << results[0].error;
+  EXPECT_GE(results[0].ttft_s, 0.03);
+  EXPECT_EQ(results[0].itl_s.size(), 2u);
+  EXPECT_EQ(results[0].text, "fourfour");
+}
+
 TEST(HttpClientTest, LeavesAndSaysWhatFailed) {
   std::mutex mutex;
   std::condition_variable changed;

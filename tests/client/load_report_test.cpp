@@ -102,6 +102,37 @@ TEST(LoadReportTest, NoResultsAreZero) {
   EXPECT_EQ(report.ttft.median, 0);
 }
 
+// One token has no time between tokens: that is not a time of zero.
+TEST(LoadReportTest, WhatWasNotMeasuredIsNoNumber) {
+  const std::vector<LoadResult> results = {
+      {.success = true, .prompt_len = 5, .output_len = 1, .ttft_s = 0.1, .latency_s = 0.1}};
+  const ReportOptions options{.percentiles = {99}};
+  const LoadReport report = summarize(results, 1, options);
+  const std::string text = report_text(report, options);
+  EXPECT_NE(text.find("Mean TPOT (ms):                          n/a"), std::string::npos) << text;
+  EXPECT_NE(text.find("P99 ITL (ms):                            n/a"), std::string::npos) << text;
+  EXPECT_NE(text.find("Mean TTFT (ms):                          100.00"), std::string::npos);
+  const Json json = report_json(report, options);
+  EXPECT_TRUE(json.find("mean_tpot_ms")->is_null());
+  EXPECT_TRUE(json.find("p99_itl_ms")->is_null());
+  EXPECT_DOUBLE_EQ(json.find("mean_e2el_ms")->as_double(), 100);
+}
+
+TEST(LoadReportTest, HitsOfThePrefixCacheAreOfTheRunOnly) {
+  const auto at = [](int queries, int hits) {
+    return MetricsSnapshot("vllm:prefix_cache_queries_total " + std::to_string(queries) +
+                           "\nvllm:prefix_cache_hits_total " + std::to_string(hits) + "\n");
+  };
+  LoadReport report = summarize(three_results(), 4, {});
+  EXPECT_EQ(report_text(report, {}).find("Prefix Cache"), std::string::npos);
+  report.prefix_cache_hit_rate = prefix_hit_rate(at(100, 90), at(300, 140));
+  EXPECT_DOUBLE_EQ(*report.prefix_cache_hit_rate, 0.25);
+  EXPECT_NE(report_text(report, {}).find("Hit rate (%):                            25.00"),
+            std::string::npos);
+  EXPECT_DOUBLE_EQ(report_json(report, {}).find("prefix_cache_hit_rate")->as_double(), 0.25);
+  EXPECT_FALSE(prefix_hit_rate(at(100, 90), at(100, 90)));
+}
+
 TEST(LoadReportTest, DraftsAreOfTheRunOnly) {
   const MetricsSnapshot before(
       "vllm:spec_decode_num_drafts_total 5\nvllm:spec_decode_num_draft_tokens_total 40\n"
