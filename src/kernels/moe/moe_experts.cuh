@@ -257,6 +257,7 @@ struct WriteActivation {
   static __device__ void write(const MoeExpertsKernelParams& p, const ColumnPair& c, int tile,
                                float4 sums) {
     const int feature = tile * 8 + threadIdx.x % 32 / 4;
+    sums = whole(sums);
     if (feature >= p.op.intermediate_size) return;
     if (c.to[0] >= 0) p.activation[c.to[0] + feature] = swiglu(sums.x, sums.z);
     if (c.to[1] >= 0) p.activation[c.to[1] + feature] = swiglu(sums.y, sums.w);
@@ -286,6 +287,7 @@ struct WritePartial {
     const bool low = output < p.op.hidden_size, high = output + 8 < p.op.hidden_size;
     float* first = p.partial + c.to[0] + output;
     float* second = p.partial + c.to[1] + output;
+    sums = whole(sums);
     store_if(low && c.to[0] >= 0, first, sums.x);
     store_if(high && c.to[0] >= 0, first + 8, sums.z);
     store_if(low && c.to[1] >= 0, second, sums.y);

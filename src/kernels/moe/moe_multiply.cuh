@@ -1,10 +1,11 @@
 // Multiplying INT4 cells (expert_blob.h) with rows of inputs, both in shared memory.
 //
 // Weights are the 16-row operand of the MMA and tokens its eight columns, so a cell is turned into
-// registers once and serves every row routed to the expert. Nibbles become bf16 128 + u = 136 +
-// value by one logic operation per pair and value by a subtraction, both exact. A group's sum
-// starts at zero; its scale is applied once, to the fp32 sum. Within a group of 32 inputs lane q
-// takes inputs 8 q to 8 q + 7 for both operands.
+// registers once and serves every row routed to the expert. A pair of nibbles becomes a pair of
+// bf16 by one logic operation and a quarter of their values by one multiply-add, both exact: sums
+// are quarters too, with the same bits but for the exponent, until `whole` makes results of them.
+// A group's sum starts at zero; its scale is applied once, to the fp32 sum. Within a group of 32
+// inputs lane q takes inputs 8 q to 8 q + 7 for both operands.
 #pragma once
 
 #include "kernels/common/mma.cuh"
@@ -12,14 +13,34 @@
 
 namespace coppice::kernels {
 
-// Values of nibbles i and i + 4 of an interleaved word as a pair of bf16.
+// A quarter of the values u - 8 of nibbles i and i + 4 of an interleaved word as a pair of bf16. In
+// bits 0 to 3 of a bf16 128 a nibble makes it 128 + u. In bits 4 to 7 of zero it makes u 2^-129,
+// with the exponent's lowest bit: below 2^-125 bf16 is a fixed-point format. Two nibbles a shift.
 __device__ inline uint32_t nibble_pair(uint32_t word, int i) {
-  uint32_t pair;  // (word >> 4 i) & 0x000F000F | 0x43004300, one instruction after the shift
-  asm("lop3.b32 %0, %1, %2, %3, 0xEA;"
-      : "=r"(pair)
-      : "r"(word >> (4 * i)), "n"(0x000F000F), "r"(0x43004300));
-  asm("sub.rn.bf16x2 %0, %0, %1;" : "+r"(pair) : "r"(0x43084308));
+  const uint32_t at = i >= 2 ? word >> 8 : word;
+  uint32_t pair;
+  if (i % 2 == 0) {
+    asm("lop3.b32 %0, %1, %2, %3, 0xEA;"  // at & 0x000F000F | 128
+        : "=r"(pair)
+        : "r"(at), "n"(0x000F000F), "r"(0x43004300));
+    asm("fma.rn.bf16x2 %0, %0, %1, %2;"  // / 4 - 34
+        : "+r"(pair)
+        : "r"(0x3E803E80), "r"(0xC208C208));
+  } else {
+    pair = at & 0x00F000F0;
+    asm("fma.rn.bf16x2 %0, %0, %1, %2;"  // 2^127 - 2
+        : "+r"(pair)
+        : "r"(0x7F007F00), "r"(0xC000C000));
+  }
   return pair;
+}
+
+// Results of the sums of quarters.
+__device__ inline float whole(float quarters) {
+  return __fmul_rn(4.0f, quarters);
+}
+__device__ inline float4 whole(float4 quarters) {
+  return make_float4(whole(quarters.x), whole(quarters.y), whole(quarters.z), whole(quarters.w));
 }
 
 __device__ inline void add_scaled(float4& sum, float4 group, uint32_t scales) {

@@ -156,8 +156,8 @@ __device__ inline void store_single(float* sums, const SingleSums& sum) {
   float* to = sums + threadIdx.x / 32 * kCellRows + lane / 4;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    to[half * 16] = sum.half[half].x;
-    to[half * 16 + 8] = sum.half[half].z;
+    to[half * 16] = whole(sum.half[half].x);
+    to[half * 16 + 8] = whole(sum.half[half].z);
   }
 }
 

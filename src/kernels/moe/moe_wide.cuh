@@ -354,6 +354,10 @@ struct WideMultiply {
     }
   }
 
+  __device__ float4 whole_at(int half, int i) const {
+    return whole(make_float4(sum[half][i], sum[half][i + 1], sum[half][i + 2], sum[half][i + 3]));
+  }
+
   // Rows g of a tile hold gate, rows g + 8 up, of eight features.
   __device__ void write_activations(const MoeWideUnit& unit, int item) {
     const int lane = threadIdx.x % 32;
@@ -368,12 +372,12 @@ struct WideMultiply {
 #pragma unroll
       for (int i = 0; i < kCount; i += 4) {
         const int column = i * 2 + lane % 4 * 2;
-        const float* s = &sum[half][i];
+        const float4 s = whole_at(half, i);
         if (column < unit.count) {
-          to[int64_t{column} * p.op.intermediate_size] = swiglu(s[0], s[2]);
+          to[int64_t{column} * p.op.intermediate_size] = swiglu(s.x, s.z);
         }
         if (column + 1 < unit.count) {
-          to[int64_t{column + 1} * p.op.intermediate_size] = swiglu(s[1], s[3]);
+          to[int64_t{column + 1} * p.op.intermediate_size] = swiglu(s.y, s.w);
         }
       }
     }
@@ -390,13 +394,14 @@ struct WideMultiply {
 #pragma unroll
       for (int i = 0; i < kCount; i += 4) {
         const int column = i * 2 + lane % 4 * 2;
+        const float4 s = whole_at(half, i);
         if (column < unit.count) {
-          to[column * kWideOutputs] = sum[half][i];
-          to[column * kWideOutputs + 8] = sum[half][i + 2];
+          to[column * kWideOutputs] = s.x;
+          to[column * kWideOutputs + 8] = s.z;
         }
         if (column + 1 < unit.count) {
-          to[(column + 1) * kWideOutputs] = sum[half][i + 1];
-          to[(column + 1) * kWideOutputs + 8] = sum[half][i + 3];
+          to[(column + 1) * kWideOutputs] = s.y;
+          to[(column + 1) * kWideOutputs + 8] = s.w;
         }
       }
     }
