@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 
-from test_serve_cli import DRAFTER, MODEL, PATIENCE, Serve, check
+from test_serve_cli import DRAFTER, MODEL, PATIENCE, Serve, check, spoil_head
 
 SPECULATION = ("--spec-model", str(DRAFTER), "--ddtree-budget", "8")
 
@@ -104,6 +104,15 @@ def test_offline(binary):
           "Total num output tokens:  30" in text, "bench throughput")
 
 
+def test_nan(binary):
+    """Speed of a model that computes NaN is no speed."""
+    with tempfile.TemporaryDirectory() as folder:
+        spoil_head(pathlib.Path(folder))
+        for words in (("throughput", "--num-prompts", "2"), ("latency", "--num-iters", "1", "--batch-size", "2")):
+            text = run(binary, "bench", *words, "--model", folder, "--input-len", "8", "--output-len", "4", "--quiet", code=7)
+            check(text == "", f"bench {words[0]} over NaN")
+
+
 def test_run_batch(binary, server, folder):
     lines = [{"custom_id": "chat", "method": "POST", "url": "/v1/chat/completions", "body": {
                  "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5}},
@@ -132,6 +141,7 @@ def main():
         sys.exit(77)
     binary = sys.argv[1]
     test_offline(binary)
+    test_nan(binary)
     server = Serve(binary, str(MODEL), *SPECULATION)
     with tempfile.TemporaryDirectory() as folder:
         test_serve(binary, server, folder)

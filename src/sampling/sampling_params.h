@@ -15,6 +15,9 @@ inline constexpr std::int64_t kMaxStopIds = 32;     // stop_token_ids and the mo
 inline constexpr std::int64_t kMaxLogprobs = 20;
 inline constexpr std::int64_t kMaxBadWords = 1024;
 
+// Below it the largest logit is taken, as in vLLM: single-precision quotients would overflow.
+inline constexpr double kGreedyTemperature = 1e-5;
+
 class Grammar;
 
 // What the output must match, and from where on.
@@ -34,7 +37,7 @@ struct ThinkingBudget {
 };
 
 struct SamplingParams {
-  double temperature = 1.0;  // 0: greedy
+  double temperature = 1.0;  // below kGreedyTemperature: greedy
   std::int64_t top_k = 0;    // 0 or -1: all
   double top_p = 1.0;
   double min_p = 0.0;
@@ -57,6 +60,8 @@ struct SamplingParams {
   // As logprobs, of every prompt token but the first: computed without the prefix cache.
   std::optional<std::int64_t> prompt_logprobs;
   std::optional<std::int64_t> logprobs;  // how many alternatives; 0: the chosen token's only
+
+  bool is_greedy() const { return temperature < kGreedyTemperature; }
 
   // Throws Error(kInvalidArgument) naming the field, its value and its range.
   void validate(std::int64_t vocab_size) const;

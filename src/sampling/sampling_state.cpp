@@ -61,7 +61,7 @@ void SamplingState::set(std::int64_t place, const SamplingParams& params, std::i
     constexpr std::int64_t kMax = 0x7fffffff;
     upload_row(backend_, tensor, place, static_cast<std::int32_t>(std::min(value, kMax)));
   };
-  set_float(all_.temperature, params.temperature);
+  set_float(all_.temperature, params.is_greedy() ? 0 : params.temperature);
   set_int(all_.top_k, std::max<std::int64_t>(params.top_k, 0));
   set_float(all_.top_p, params.top_p);
   set_float(all_.min_p, params.min_p);
@@ -98,7 +98,7 @@ void SamplingState::set(std::int64_t place, const SamplingParams& params, std::i
 }
 
 bool is_plain_greedy(const SamplingParams& params) {
-  return params.temperature == 0 && params.repetition_penalty == 1 &&
+  return params.is_greedy() && params.repetition_penalty == 1 &&
          params.presence_penalty == 0 && params.frequency_penalty == 0 &&
          params.logit_bias.empty() && params.min_tokens == 0;
 }

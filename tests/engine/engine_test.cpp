@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <limits>
+#include <numeric>
 
 #include "base/error.h"
 #include "tests/engine/support/tiny_engine.h"
@@ -255,6 +256,35 @@ TEST(EngineTest, NotFiniteLogitsEndTheirRequestOnly) {
     run(*engine, request_for("chat_code", 4));
     EXPECT_EQ(engine->metrics().not_finite_in_a_row, 0);
     EXPECT_EQ(engine->metrics().num_kv_blocks_used, 0);
+  }
+}
+
+// What a request gains by speculation does not depend on how many came before it, and positions add
+// up to what was accepted.
+TEST(EngineTest, LaterRequestsDraftAsTheFirst) {
+  auto engine = make_tiny_engine({.speculative = tree(12), .enable_prefix_caching = false});
+  const RequestStats first = run(*engine, request_for("code_short", 80)).stats;
+  EXPECT_GT(first.num_accepted_tokens, 40);
+  for (int i = 0; i < 20; ++i) {
+    const RequestStats later = run(*engine, request_for("code_short", 80)).stats;
+    ASSERT_EQ(later.num_rounds, first.num_rounds) << "request " << i + 2;
+    ASSERT_EQ(later.num_draft_tokens, first.num_draft_tokens);
+    ASSERT_EQ(later.num_accepted_tokens, first.num_accepted_tokens);
+  }
+  std::vector<Finished> together(8);
+  for (Finished& result : together) add(*engine, request_for("code_short", 80), result);
+  while (engine->step()) {
+  }
+  for (const Finished& result : together)
+    EXPECT_EQ(result.stats.num_accepted_tokens, first.num_accepted_tokens);
+  const EngineMetrics& metrics = engine->metrics();
+  EXPECT_EQ(metrics.num_accepted_tokens, 29 * first.num_accepted_tokens);
+  EXPECT_EQ(std::accumulate(metrics.accepted_at_depth.begin(), metrics.accepted_at_depth.end(),
+                            std::int64_t{0}),
+            metrics.num_accepted_tokens);
+  for (std::size_t depth = 1; depth < metrics.accepted_at_depth.size(); ++depth) {
+    EXPECT_LE(metrics.accepted_at_depth[depth], metrics.drafts_at_depth[depth]);
+    EXPECT_LE(metrics.drafts_at_depth[depth], metrics.drafts_at_depth[depth - (depth > 1 ? 1 : 0)]);
   }
 }
 

@@ -48,6 +48,30 @@ class FieldBugsTest : public ::testing::Test {
 };
 std::unique_ptr<Server> FieldBugsTest::server_;
 
+// A3: temperatures that are almost zero, in one batch with others: the greedy text, never NaN.
+TEST_F(FieldBugsTest, TinyTemperaturesAreGreedy) {
+  const auto body = [](const std::string& temperature) {
+    return R"({"prompt":"def fib(n):","max_tokens":24,"seed":3)" +
+           (temperature.empty() ? "" : ",\"temperature\":" + temperature) + "}";
+  };
+  const std::vector<std::string> greedy = {"0", "-0.0", "1e-9", "1e-6", "1e-3", "1e-40", "1e-300"};
+  const std::vector<std::string> sampled = {"1", "null", ""};
+  std::vector<std::unique_ptr<OpenRequest>> requests;
+  for (const auto* list : {&greedy, &sampled})
+    for (const std::string& temperature : *list)
+      requests.push_back(std::make_unique<OpenRequest>(server_->port(), "POST", "/v1/completions",
+                                                       body(temperature)));
+  std::vector<std::string> texts;
+  for (const auto& request : requests) {
+    const Answer answer = request->finish();
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    texts.push_back(text_at(dig(answer.json(), "choices", 0, "text")));
+    EXPECT_EQ(texts.back(), texts[texts.size() <= greedy.size() ? 0 : greedy.size()]);
+  }
+  EXPECT_NE(texts.front(), texts.back());
+  EXPECT_EQ(server_->status().metrics.num_not_finite, 0);
+}
+
 // F12: the limit is the same by text and ids, streamed or not, and nothing is cut in silence.
 TEST_F(FieldBugsTest, PromptsAroundTheLimit) {
   const int limit = static_cast<int>(server_->model()->max_request_len);
