@@ -1,6 +1,7 @@
-// The exactness test at the sizes of Kimi K2.6: four layers of one GPU or of one of eight
-// tensor-parallel ranks, contexts to 128k and the lengths where chunks of keys begin, batches to
-// 64, an oracle drafter. Needs a GPU: COPPICE_TEST_DEVICE=cuda.
+// The exactness test at the sizes of Kimi K2.6: four layers of one GPU, of one of eight
+// tensor-parallel ranks, or of several ranks that run together, contexts to 128k and the lengths
+// where chunks of keys begin, batches to 64, an oracle drafter. Needs a GPU, or one for each rank:
+// COPPICE_TEST_DEVICE=cuda.
 //
 // Fewer experts than the model has (a row still chooses eight), and on one GPU a smaller
 // vocabulary. The keys of long prompts are those of a network whose prompt attention gives nothing:
@@ -31,9 +32,17 @@ struct Shape {
   ModelConfig config;
 };
 
-Shape shape_of(std::int64_t num_ranks) {
-  Shape shape{num_ranks == 1 ? "one GPU" : "one rank of 8",
-              kimi_k2_config(4, num_ranks == 1 ? 24 : 96, num_ranks)};
+struct LongCase {
+  std::int64_t num_ranks = 1, context = 0;
+  bool together = false;  // all ranks; else one alone, which sums nothing
+};
+
+Shape shape_of(const LongCase& of) {
+  const std::int64_t widths = of.together ? 1 : of.num_ranks;
+  Shape shape{of.together         ? std::to_string(of.num_ranks) + " GPUs"
+              : of.num_ranks == 1 ? "one GPU"
+                                  : "one rank of 8",
+              kimi_k2_config(4, widths == 1 ? 24 : 96, widths)};
   shape.config.vocab_size = std::min<std::int64_t>(shape.config.vocab_size, 20480);
   return shape;
 }
@@ -117,21 +126,23 @@ class LongPromptBackend : public ForwardingBackend {
   Buffer zeros_;
 };
 
-struct LongCase {
-  std::int64_t num_ranks = 1, context = 0;
-};
-
 class LongTest : public ::testing::TestWithParam<LongCase> {
  protected:
   void SetUp() override {
     if (test_device() == "cpu") GTEST_SKIP() << "needs a GPU: COPPICE_TEST_DEVICE=cuda";
     if (const std::string why = why_no_device(); !why.empty()) GTEST_SKIP() << why;
-    const std::int64_t num_ranks = GetParam().num_ranks;
-    if (loaded_ == nullptr || loaded_->num_ranks != num_ranks) {
+    const LongCase& wanted = GetParam();
+    const bool fits = loaded_ != nullptr && loaded_->num_ranks == wanted.num_ranks &&
+                      loaded_->together == wanted.together;
+    if (!fits) {
       loaded_.reset();
-      loaded_ = load(num_ranks);
+      try {
+        check_rank_devices(test_device(), wanted.together ? wanted.num_ranks : 1);
+      } catch (const Error& error) {
+        GTEST_SKIP() << error.what();
+      }
+      loaded_ = load(wanted);
     }
-    oracle_ = loaded_->oracle;
     engine_ = loaded_->engine.get();
     vocab_size_ = loaded_->vocab_size;
   }
@@ -140,17 +151,52 @@ class LongTest : public ::testing::TestWithParam<LongCase> {
   // Weights take longer to draw than a context to test: contexts of a shape share an engine.
   struct Loaded {
     std::int64_t num_ranks = 0, vocab_size = 0;
-    bool eager = false;
-    std::shared_ptr<Oracle> oracle;
-    LongPromptBackend* backend = nullptr;
+    bool together = false, eager = false;
+    std::vector<std::shared_ptr<Oracle>> oracles;  // alike, one for each rank's memory
+    std::vector<LongPromptBackend*> backends;
     std::unique_ptr<Engine> engine;
   };
-  static std::unique_ptr<Loaded> load(std::int64_t num_ranks) {
+  static EngineParts load_rank(Loaded& loaded, const Shape& shape, const ParallelConfig& parallel,
+                               Communicator* communicator) {
+    const auto rank = static_cast<std::size_t>(parallel.rank);
+    EngineParts parts;
+    parts.clock = &kStillClock;
+    auto wrapped = std::make_unique<LongPromptBackend>(
+        make_backend({.device = test_device(), .communicator = communicator}), &loaded.eager);
+    loaded.backends[rank] = wrapped.get();
+    parts.backend = std::move(wrapped);
+    const ModelOptions options{.max_rows = 2048, .max_positions = kMaxLen, .parallel = parallel};
+    parts.model = make_random_model(*parts.backend, shape.config, 5, options);
+    parts.make_drafter = [oracle = loaded.oracles[rank]](Backend& backend) {
+      return std::make_unique<OracleDrafter>(backend, oracle, kMaxBatch);
+    };
+    return parts;
+  }
+  static EngineParts load_ranks(Loaded& loaded, const Shape& shape, std::int64_t size) {
+    const auto threads = std::make_shared<RankThreads>(size);
+    std::vector<EngineParts> all(static_cast<std::size_t>(size));
+    threads->run(
+        [&](std::int64_t rank) {
+          all[static_cast<std::size_t>(rank)] =
+              load_rank(loaded, shape, {rank, size}, &threads->communicator(rank));
+        },
+        RankThreads::Patience::kEndless);
+    EngineParts parts = std::move(all.front());
+    parts.peers.assign(std::make_move_iterator(all.begin() + 1),
+                       std::make_move_iterator(all.end()));
+    parts.threads = threads;
+    return parts;
+  }
+  static std::unique_ptr<Loaded> load(const LongCase& wanted) {
     auto loaded = std::make_unique<Loaded>();
-    const Shape shape = shape_of(num_ranks);
-    loaded->num_ranks = num_ranks;
+    const Shape shape = shape_of(wanted);
+    const std::int64_t size = wanted.together ? wanted.num_ranks : 1;
+    loaded->num_ranks = wanted.num_ranks;
+    loaded->together = wanted.together;
     loaded->vocab_size = shape.config.vocab_size;
-    loaded->oracle = std::make_shared<Oracle>(kKinds, kMaxLen, shape.config.vocab_size);
+    loaded->backends.resize(static_cast<std::size_t>(size));
+    for (std::int64_t rank = 0; rank < size; ++rank)
+      loaded->oracles.push_back(std::make_shared<Oracle>(kKinds, kMaxLen, shape.config.vocab_size));
     EngineConfig config;
     config.max_num_seqs = kMaxBatch;
     config.max_num_batched_tokens = 2048;
@@ -159,18 +205,10 @@ class LongTest : public ::testing::TestWithParam<LongCase> {
     config.num_kv_blocks = 4096;
     config.prefix_cache_exact = true;
     config.speculative = tree(kMaxBudget);
-    EngineParts parts;
-    parts.clock = &kStillClock;
-    auto wrapped = std::make_unique<LongPromptBackend>(make_backend({.device = test_device()}),
-                                                       &loaded->eager);
-    loaded->backend = wrapped.get();
-    parts.backend = std::move(wrapped);
-    const ModelOptions options{.max_rows = 2048, .max_positions = kMaxLen};
-    parts.model = make_random_model(*parts.backend, shape.config, 5, options);
-    parts.make_drafter = [oracle = loaded->oracle](Backend& backend) {
-      return std::make_unique<OracleDrafter>(backend, oracle, kMaxBatch);
-    };
-    loaded->engine = std::make_unique<Engine>(config, std::move(parts));
+    config.tensor_parallel_size = size;
+    loaded->engine =
+        std::make_unique<Engine>(config, size == 1 ? load_rank(*loaded, shape, {}, nullptr)
+                                                   : load_ranks(*loaded, shape, size));
     return loaded;
   }
 
@@ -224,7 +262,7 @@ class LongTest : public ::testing::TestWithParam<LongCase> {
       const std::vector<std::int32_t>& tokens = expected_[kind].tokens;
       ASSERT_EQ(std::ssize(tokens), kOutput);
       truth.insert(truth.end(), tokens.begin(), tokens.end());
-      oracle_->learn(kind, truth);
+      for (const auto& oracle : loaded_->oracles) oracle->learn(kind, truth);
     }
     EXPECT_NE(expected_[0].tokens, expected_[1].tokens);
   }
@@ -258,7 +296,8 @@ class LongTest : public ::testing::TestWithParam<LongCase> {
 
   void expect_planted(const Trail& trail, std::int64_t kind, std::int64_t prompt_len,
                       std::int64_t budget) {
-    const Oracle::Expected planted = oracle_->expect(kind, truth_[kind], prompt_len, budget);
+    const Oracle::Expected planted =
+        loaded_->oracles[0]->expect(kind, truth_[kind], prompt_len, budget);
     EXPECT_EQ(trail.stats.num_rounds, planted.rounds);
     EXPECT_EQ(trail.stats.num_accepted_tokens, planted.accepted);
     EXPECT_GT(planted.accepted, planted.rounds / 2);
@@ -326,7 +365,6 @@ class LongTest : public ::testing::TestWithParam<LongCase> {
 
   static std::unique_ptr<Loaded> loaded_;
   std::int64_t vocab_size_ = 0, num_compared_ = 0, num_rows_ = 0, rounds_ = 0, accepted_ = 0;
-  std::shared_ptr<Oracle> oracle_;
   Engine* engine_ = nullptr;
   std::map<std::int64_t, Trail> expected_;
   std::map<std::int64_t, std::vector<std::int32_t>> truth_;
@@ -335,10 +373,10 @@ class LongTest : public ::testing::TestWithParam<LongCase> {
 std::unique_ptr<LongTest::Loaded> LongTest::loaded_;
 
 TEST_P(LongTest, EveryWayLeavesTheSameBits) {
-  const auto [num_ranks, context] = GetParam();
+  const std::int64_t context = GetParam().context;
   const std::int64_t start = SteadyClock().now_ns();
   run_ways(context);
-  std::cout << shape_of(num_ranks).name << ", context " << context << ": " << num_compared_
+  std::cout << shape_of(GetParam()).name << ", context " << context << ": " << num_compared_
             << " requests, " << num_rows_ << " rows of keys and logits compared, tau "
             << static_cast<double>(accepted_ + rounds_) / static_cast<double>(rounds_) << ", "
             << static_cast<double>(SteadyClock().now_ns() - start) / 1e9 << " s" << std::endl;
@@ -347,7 +385,7 @@ TEST_P(LongTest, EveryWayLeavesTheSameBits) {
 // The same request again and again: what differs from run to run is a race. Keys by layer tell
 // where it lies.
 TEST_P(LongTest, RunsAreRepeatable) {
-  const auto [num_ranks, context] = GetParam();
+  const std::int64_t context = GetParam().context;
   constexpr int kRuns = 24;
   learn(context);
   using Hashes = std::map<std::int64_t, std::vector<std::uint64_t>>;  // logits, keys by layer
@@ -377,15 +415,15 @@ TEST_P(LongTest, RunsAreRepeatable) {
 
 // Each op by itself, on the inputs of real rounds: names the op that is not repeatable.
 TEST_P(LongTest, OpsAreRepeatable) {
-  const auto [num_ranks, context] = GetParam();
-  if (context > kRealAttention) GTEST_SKIP() << "the same ops as at the shortest context";
+  const std::int64_t context = GetParam().context;
+  if (context > kRealAttention || GetParam().together) GTEST_SKIP() << "the same ops as elsewhere";
   learn(context);
   loaded_->eager = true;
-  loaded_->backend->repeats = 3;
+  loaded_->backends[0]->repeats = 3;
   for (const std::int64_t budget : {0, 16, 64}) run({request(context, 0, budget)}, 1);
-  loaded_->backend->repeats = 0;
+  loaded_->backends[0]->repeats = 0;
   loaded_->eager = false;
-  for (const auto& [op, count] : loaded_->backend->repeated)
+  for (const auto& [op, count] : loaded_->backends[0]->repeated)
     EXPECT_EQ(count.differing_runs, 0)
         << op << ": " << count.differing_bytes << " bytes in all, of " << count.runs << " runs";
 }
@@ -396,12 +434,14 @@ std::vector<LongCase> long_cases() {
     for (const std::int64_t context :
          {std::int64_t{1024}, std::int64_t{8192}, std::int64_t{33000}, kMaxContext})
       cases.push_back({num_ranks, context});
+  for (const std::int64_t num_ranks : {2, 4, 8}) cases.push_back({num_ranks, 1024, true});
   return cases;
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, LongTest, ::testing::ValuesIn(long_cases()),
                          [](const auto& param) {
-                           return "Of" + std::to_string(param.param.num_ranks) + "RanksAt" +
+                           return (param.param.together ? "All" : "Of") +
+                                  std::to_string(param.param.num_ranks) + "RanksAt" +
                                   std::to_string(param.param.context);
                          });
 
