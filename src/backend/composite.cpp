@@ -38,7 +38,6 @@ void Backend::moe_block(const MoeBlockArgs& args) {
                .experts = args.experts,
                .shared = args.has_shared() ? args.shared : Tensor(),
                .out = args.out,
-               .distinct_experts = {},
                .provenance = args.provenance});
 }
 

@@ -150,9 +150,8 @@ struct MoeExpertsArgs {
   Tensor topk_ids;      // [T, top_k] i32; -1 is skipped
   Tensor topk_weights;  // [T, top_k] f32
   const ExpertWeights* experts = nullptr;
-  Tensor shared;            // [T, hidden_size] act, optional
-  Tensor out;               // [T, hidden_size] act
-  Tensor distinct_experts;  // [1] i32, optional: how many experts any row chose
+  Tensor shared;  // [T, hidden_size] act, optional
+  Tensor out;     // [T, hidden_size] act
   Provenance provenance = Provenance::kDecided;
 };
 

@@ -85,7 +85,6 @@ BuiltCase build(BenchSide& side, const NetworkShape& n, std::int64_t rows, Prove
                                  .experts = &e->layers[copy % e->layers.size()],
                                  .shared = e->shared,
                                  .out = e->out,
-                                 .distinct_experts = {},
                                  .provenance = provenance});
           },
       .outputs = {e->x, e->ids[0], e->weights, e->shared, e->out},

@@ -50,8 +50,7 @@ class Paper {
                           .topk_weights = tensor(DType::kF32, {k.rows, k.top_k}),
                           .experts = &experts,
                           .shared = {},
-                          .out = tensor(DType::kBF16, {k.rows, k.inputs}),
-                          .distinct_experts = {}});
+                          .out = tensor(DType::kBF16, {k.rows, k.inputs})});
   }
 
   void mla() {

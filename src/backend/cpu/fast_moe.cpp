@@ -127,7 +127,6 @@ void FastMoe::run(const simd::Kernels& kernels, const MoeExpertsArgs& args,
   const std::int64_t groups = groups_of(args.experts->intermediate_size);
   COPPICE_CHECK_LE(args.topk_ids.shape(1), kMaxTopK);
   COPPICE_CHECK_EQ(args.x.row_size(), hidden_size);
-  count_distinct_experts(args);
   if (num_rows == 0) return;
   const Route route = sort_by_expert(args);
   const PreparedRows x =

@@ -83,7 +83,6 @@ void moe_experts(const MoeExpertsArgs& args, const std::vector<DenseExpert>& exp
   const std::int64_t num_rows = args.x.shape(0), top_k = args.topk_ids.shape(1);
   const std::int64_t hidden_size = args.experts->hidden_size;
   const std::int64_t intermediate_size = args.experts->intermediate_size;
-  count_distinct_experts(args);
   // hidden [T, top_k, intermediate_size]
   pool.parallel_for(
       num_rows * top_k * intermediate_size, 64, [&](std::int64_t begin, std::int64_t end) {
@@ -110,16 +109,6 @@ void moe_experts(const MoeExpertsArgs& args, const std::vector<DenseExpert>& exp
       args.out.row<float>(t)[n] = sum;
     }
   });
-}
-
-void count_distinct_experts(const MoeExpertsArgs& args) {
-  if (args.distinct_experts.empty()) return;
-  std::bitset<kMaxExperts> chosen;
-  for (std::int64_t t = 0; t < args.topk_ids.shape(0); ++t)
-    for (std::int64_t k = 0; k < args.topk_ids.shape(1); ++k)
-      if (const std::int32_t id = expert_of(args, t, k); id >= 0)
-        chosen.set(static_cast<std::size_t>(id));
-  *args.distinct_experts.data<std::int32_t>() = static_cast<std::int32_t>(chosen.count());
 }
 
 }  // namespace coppice::cpu

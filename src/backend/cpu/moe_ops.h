@@ -11,7 +11,4 @@ namespace coppice::cpu {
 void moe_experts(const MoeExpertsArgs& args, const std::vector<DenseExpert>& experts, float* hidden,
                  ThreadPool& pool);
 
-// Writes args.distinct_experts when it is wanted.
-void count_distinct_experts(const MoeExpertsArgs& args);
-
 }  // namespace coppice::cpu

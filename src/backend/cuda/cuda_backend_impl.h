@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -134,10 +135,10 @@ class CudaBackend final : public Backend {
   std::unique_ptr<PeerMemory> peers_;  // null: one rank
   CudaTickets tickets_{kMaxTickets};
   // Each kernel family keeps counters at the front of its own workspace, zero between calls.
-  CudaWorkspace moe_workspace_{make_workspace()}, mla_workspace_{make_workspace()},
-      gqa_workspace_{make_workspace()}, top_k_workspace_{make_workspace()},
-      greedy_workspace_{make_workspace()}, counts_workspace_{make_workspace()},
-      ticket_workspace_{make_workspace()};
+  std::map<std::size_t, CudaWorkspace> moe_workspaces_;  // by bytes of counters
+  CudaWorkspace mla_workspace_{make_workspace()}, gqa_workspace_{make_workspace()},
+      top_k_workspace_{make_workspace()}, greedy_workspace_{make_workspace()},
+      counts_workspace_{make_workspace()}, ticket_workspace_{make_workspace()};
   std::unique_ptr<StagedCopy> staging_;  // made for the first weights
   std::unique_ptr<CublasLt> cublas_lt_;
   bool cublas_lt_tried_ = false;  // loaded at the first prompt

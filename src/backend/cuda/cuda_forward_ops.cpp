@@ -157,15 +157,15 @@ void CudaBackend::moe_experts(const MoeExpertsArgs& args) {
   const ExpertWeights& experts = *args.experts;
   const auto& blobs = *static_cast<const CudaExperts*>(experts.packed.get());
   const int tokens = to_int(args.x.shape(0)), top_k = to_int(args.topk_ids.shape(1));
-  if (tokens == 0) {
-    if (!args.distinct_experts.empty())
-      cuda_check(cudaMemsetAsync(args.distinct_experts.raw(), 0, sizeof(std::int32_t), stream()),
-                 "moe_experts");
-    return;
-  }
+  if (tokens == 0) return;
   const int num_experts = to_int(experts.num_experts);
   const int hidden = to_int(experts.hidden_size), intermediate = to_int(experts.intermediate_size);
-  void* const workspace = moe_workspace_.get(
+  // Counters at the front are zero between calls of one layout; another's would find data there.
+  CudaWorkspace& area =
+      moe_workspaces_
+          .try_emplace(kernels::moe_experts_counter_bytes(top_k, num_experts), make_workspace())
+          .first->second;
+  void* const workspace = area.get(
       kernels::moe_experts_workspace_bytes(tokens, top_k, num_experts, hidden, intermediate));
   cuda_check(kernels::moe_experts({.x = args.x.raw(),
                                    .topk_ids = int32s(args.topk_ids),
@@ -174,7 +174,6 @@ void CudaBackend::moe_experts(const MoeExpertsArgs& args) {
                                    .w2 = blobs.w2.data(),
                                    .shared = args.shared.raw(),
                                    .out = args.out.raw(),
-                                   .num_active_experts = int32s(args.distinct_experts),
                                    .workspace = workspace,
                                    .num_tokens = tokens,
                                    .top_k = top_k,
@@ -228,7 +227,6 @@ void CudaBackend::moe_block(const MoeBlockArgs& args) {
                .experts = args.experts,
                .shared = args.shared,
                .out = args.out,
-               .distinct_experts = {},
                .provenance = args.provenance});
 }
 
