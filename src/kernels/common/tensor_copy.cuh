@@ -35,13 +35,14 @@ __device__ __forceinline__ void tensor_copy_to_shared(uint32_t to, const CUtenso
       : "memory");
 }
 
-// The same with four dimensions.
+// The same in four dimensions, with an L2 policy.
 __device__ __forceinline__ void tensor_copy_to_shared(uint32_t to, const CUtensorMap* map, int x,
-                                                      int y, int z, int w, uint64_t* barrier) {
+                                                      int y, int z, int w, uint64_t* barrier,
+                                                      uint64_t policy) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-      "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
-      "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(shared_address(barrier))
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to),
+      "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(shared_address(barrier)), "l"(policy)
       : "memory");
 }
 

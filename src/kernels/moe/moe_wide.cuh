@@ -15,6 +15,7 @@
 #include <cuda_bf16.h>
 
 #include "kernels/common/async_copy.cuh"
+#include "kernels/common/bulk_copy.cuh"
 #include "kernels/common/ldmatrix.cuh"
 #include "kernels/common/mbarrier.cuh"
 #include "kernels/common/registers.cuh"
@@ -34,7 +35,7 @@ inline constexpr int kWideAnnounceWarp = kWideInputWarp + kWideInputWarps;
 inline constexpr int kWideSumWarp = 12, kWideSumThreads = 128;
 inline constexpr int kWideThreads = 512;
 inline constexpr int kWideClaims = 4;
-inline constexpr int kWideWritten = 4;          // items written but not yet announced
+inline constexpr int kWideWritten = 4;          // claims written but not yet announced
 inline constexpr int kWideClaimBytes = 147456;  // of weights in a claim of down, at least
 
 // Both matrices as [blocks of all experts][steps][8 cells][1152 bytes]; a box is the eight cells
@@ -123,12 +124,19 @@ __device__ inline WideClaim take_wide_claim(const WideShared& shared, RingIndex&
   return decode_wide_claim(schedule, claim);
 }
 
+// Columns that a unit is multiplied as: those that its rows need, where registers allow the choice.
+template <int kColumns>
+__device__ int wide_active(int count) {
+  return kColumns > 32 ? kColumns : max(16, (count + 7) / 8 * 8);
+}
+
 // ------------------------------------------------------------------------------------- producers
 
 // Cells of one item in the order of the sums: segment by segment, steps within.
 __device__ inline void copy_wide_item(const MoeWideKernelParams& p, const WideShared& shared,
                                       RingIndex& ring, const CUtensorMap* map,
-                                      const ExpertBlobShape& shape, int expert, int item) {
+                                      const ExpertBlobShape& shape, int expert, int item,
+                                      uint64_t policy) {
   const int stage_bytes = moe_wide_stage_bytes(p.config.columns);
   const bool split = shape.warps_k > 1;
   const int block = expert * shape.blocks + (split ? item * kStepCells : item);
@@ -138,7 +146,7 @@ __device__ inline void copy_wide_item(const MoeWideKernelParams& p, const WideSh
       uint64_t* full = &shared.full[ring.index];
       mbarrier_arrive_expect(full, kStepBytes);
       tensor_copy_to_shared(shared_address(shared.stages + ring.index * stage_bytes), map, 0,
-                            split ? segment : 0, step, block, full);
+                            split ? segment : 0, step, block, full, policy);
       ring.advance(p.config.stages);
     }
   }
@@ -149,6 +157,8 @@ __device__ inline void produce_wide_weights(const MoeWideKernelParams& p, const 
                                             const WideShared& shared,
                                             const WideSchedule& schedule) {
   uint32_t* next_claim = wide_counters(p).next_claim;
+  // Weights leave the L2 first: partial sums stay until they are added up.
+  const uint64_t policy = evict_first_policy();
   RingIndex ring, claims;
   int claim = blockIdx.x;
   while (true) {
@@ -161,7 +171,8 @@ __device__ inline void produce_wide_weights(const MoeWideKernelParams& p, const 
     claim = gridDim.x + atomicAdd(next_claim, 1u);  // arrives during the copies
     for (int unit = work.first; unit < work.last; ++unit) {
       copy_wide_item(p, shared, ring, work.down ? &maps.w2 : &maps.w13,
-                     work.down ? p.shape2 : p.shape13, shared.units[unit].expert, work.item);
+                     work.down ? p.shape2 : p.shape13, shared.units[unit].expert, work.item,
+                     policy);
     }
   }
 }
@@ -187,7 +198,7 @@ __device__ void copy_wide_rows(const MoeWideKernelParams& p, const WideShared& s
   const uint32_t to =
       shared_address(shared.stages) + kStepBytes + thread / 8 * 128 + ((chunk ^ thread / 8) * 16);
   const auto* from = static_cast<const uint4*>(rows) + chunk;
-  const int chunks = shape.inputs / 8;
+  const int chunks = shape.inputs / 8, active = wide_active<kColumns>(count);
   for (int segment = 0; segment < shape.warps_k; ++segment) {
     for (int step = 0; step < shape.steps; ++step) {
       const int first = (step * shape.warps_k + segment) * 8;
@@ -195,6 +206,7 @@ __device__ void copy_wide_rows(const MoeWideKernelParams& p, const WideShared& s
       mbarrier_wait(&shared.empty[ring.index], ring.parity ^ 1);
 #pragma unroll
       for (int i = 0; i < kColumns / 8; ++i) {
+        if (i * 8 >= active) break;
         const bool valid = inside && thread / 8 + 8 * i < count;
         copy_async_16(to + ring.index * stage_bytes + i * 1024, from + (valid ? row[i] + first : 0),
                       valid);
@@ -252,14 +264,14 @@ __device__ inline void add_wide(float (&sum)[kCount], const float (&group)[kCoun
   }
 }
 
-template <int kColumns>
+template <int kColumns, int kActive>
 struct WideMultiply {
-  static constexpr int kCount = kColumns / 2;  // elements of D a thread
+  static constexpr int kCount = kActive / 2;  // elements of D a thread
   static constexpr int kSum4s = kCount / 4;
 
   const MoeWideKernelParams& p;
   const WideShared& shared;
-  RingIndex ring;
+  RingIndex& ring;
   float sum[2][kCount], group[2][kCount];
   uint32_t operand[2][2][4];
   struct {
@@ -267,8 +279,9 @@ struct WideMultiply {
     WgmmaOperand rows;
   } cell;  // the loaded one
 
-  __device__ WideMultiply(const MoeWideKernelParams& params, const WideShared& memory)
-      : p(params), shared(memory) {}
+  __device__ WideMultiply(const MoeWideKernelParams& params, const WideShared& memory,
+                          RingIndex& stages)
+      : p(params), shared(memory), ring(stages) {}
 
   __device__ void start_half(int half, int g) {
     wgmma_fence();
@@ -408,86 +421,125 @@ struct WideMultiply {
   }
 };
 
+struct WideState {
+  RingIndex ring;
+  int free_chunks = kWideBuffers;  // chunks below this may be written
+};
+
+template <int kColumns, int kActive>
+__device__ void multiply_wide_unit(const MoeWideKernelParams& p, const WideShared& shared,
+                                   WideState& state, const MoeWideUnit& unit,
+                                   const WideClaim& work) {
+  const WideCounters counters = wide_counters(p);
+  WideMultiply<kColumns, kActive> multiply(p, shared, state.ring);
+  multiply.multiply_item(work.down ? p.shape2.warps_k : p.shape13.warps_k,
+                         work.down ? p.shape2.steps : p.shape13.steps);
+  if (!work.down) {
+    multiply.write_activations(unit, work.item);
+    return;
+  }
+  while (work.item >= state.free_chunks) {
+    state.free_chunks +=
+        load_acquire(&counters.chunk_free[state.free_chunks - kWideBuffers]) == gridDim.x;
+  }
+  multiply.write_partial(unit, work.item);
+}
+
 template <int kColumns>
 __device__ void multiply_wide_claims(const MoeWideKernelParams& p, const WideShared& shared,
                                      const WideSchedule& schedule) {
-  const WideCounters counters = wide_counters(p);
-  WideMultiply<kColumns> multiply(p, shared);
+  WideState state;
   RingIndex claims, written;
-  int free_chunks = kWideBuffers;  // chunks below this may be written
   for (WideClaim work = take_wide_claim(shared, claims, schedule); work.valid;
        work = take_wide_claim(shared, claims, schedule)) {
     for (int u = work.first; u < work.last; ++u) {
       const MoeWideUnit unit = shared.units[u];
-      multiply.multiply_item(work.down ? p.shape2.warps_k : p.shape13.warps_k,
-                             work.down ? p.shape2.steps : p.shape13.steps);
-      if (work.down) {
-        while (work.item >= free_chunks) {
-          free_chunks +=
-              load_acquire(&counters.chunk_free[free_chunks - kWideBuffers]) == gridDim.x;
-        }
-        multiply.write_partial(unit, work.item);
+      const int active = wide_active<kColumns>(unit.count);
+      if (kColumns == 32 && active == 16) {
+        multiply_wide_unit<kColumns, 16>(p, shared, state, unit, work);
+      } else if (kColumns == 32 && active == 24) {
+        multiply_wide_unit<kColumns, 24>(p, shared, state, unit, work);
       } else {
-        multiply.write_activations(unit, work.item);
+        multiply_wide_unit<kColumns, kColumns>(p, shared, state, unit, work);
       }
-      mbarrier_wait(&shared.announced[written.index], written.parity ^ 1);
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) mbarrier_arrive(&shared.written[written.index]);
-      written.advance(kWideWritten);
     }
+    mbarrier_wait(&shared.announced[written.index], written.parity ^ 1);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(&shared.written[written.index]);
+    written.advance(kWideWritten);
   }
 }
 
-// One warp tells the other blocks what the multiplying warps have written: the fence before each
-// announcement would cost them a microsecond.
+// One warp tells the other blocks, once a claim, what the multiplying warps have written: the fence
+// before each announcement would cost them a microsecond.
 __device__ inline void announce_wide_items(const MoeWideKernelParams& p, const WideShared& shared,
                                            const WideSchedule& schedule) {
   const WideCounters counters = wide_counters(p);
   RingIndex claims, written;
   for (WideClaim work = take_wide_claim(shared, claims, schedule); work.valid;
        work = take_wide_claim(shared, claims, schedule)) {
-    for (int u = work.first; u < work.last; ++u) {
-      mbarrier_wait(&shared.written[written.index], written.parity);
-      if (threadIdx.x % 32 == 0) {
-        mbarrier_arrive(&shared.announced[written.index]);
-        add_release(work.down ? &counters.chunk_done[work.item] : &counters.unit_done[u], 1);
-        if (!work.down) add_release(counters.activations_done, 1);
+    mbarrier_wait(&shared.written[written.index], written.parity);
+    if (threadIdx.x % 32 == 0) {
+      mbarrier_arrive(&shared.announced[written.index]);
+      if (work.down) {
+        add_release(&counters.chunk_done[work.item], static_cast<uint32_t>(work.last - work.first));
+      } else {
+        add_release(&counters.unit_done[work.first], 1);
+        add_release(counters.activations_done, 1);
       }
-      __syncwarp();
-      written.advance(kWideWritten);
     }
+    __syncwarp();
+    written.advance(kWideWritten);
   }
 }
 
 // ---------------------------------------------------------------------------------------- results
 
-// Four outputs of one token: its slots in order, then the shared expert.
-__device__ inline void sum_wide_token(const MoeExpertsParams& op, const MoeWideSlot* slots,
-                                      const float* chunk, int64_t at) {
-  float4 sum = make_float4(0, 0, 0, 0), shared_expert = sum;
-  if (op.shared) shared_expert = load_shared_expert(op, at);
-  for (int first = 0; first < op.top_k; first += 8) {
-    float4 row[8];
+// Four outputs of two tokens (or of one, `count`): slots in order, then the shared expert. Their
+// loads are on their way together: one token's at a time are too few bytes. `slots` are of tokens
+// that the block's halves take in turn, `at` is the first token's element.
+__device__ inline void sum_wide_tokens(const MoeExpertsParams& op, const MoeWideSlot* slots,
+                                       const float* chunk, int64_t at, int64_t stride, int count) {
+  constexpr int kTokens = 2, kSlots = 8;
+  float4 sum[kTokens] = {}, shared_expert[kTokens] = {};
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int position = first + i < op.top_k ? slots[first + i].position : -1;
-      if (position >= 0) {
-        row[i] = __ldcg(reinterpret_cast<const float4*>(chunk + int64_t{position} * kWideOutputs));
+  for (int t = 0; t < kTokens; ++t) {
+    if (op.shared && t < count) shared_expert[t] = load_shared_expert(op, at + t * stride);
+  }
+  for (int first = 0; first < op.top_k; first += kSlots) {
+    float4 row[kTokens][kSlots];
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) {
+#pragma unroll
+      for (int i = 0; i < kSlots; ++i) {
+        const bool inside = t < count && first + i < op.top_k;
+        const int position = inside ? slots[t * 2 * op.top_k + first + i].position : -1;
+        if (position >= 0) {
+          row[t][i] =
+              __ldcg(reinterpret_cast<const float4*>(chunk + int64_t{position} * kWideOutputs));
+        }
       }
     }
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (first + i >= op.top_k) break;
-      const MoeWideSlot slot = slots[first + i];
-      if (slot.position >= 0) add_slot(sum, slot.weight, row[i]);
+    for (int t = 0; t < kTokens; ++t) {
+#pragma unroll
+      for (int i = 0; i < kSlots; ++i) {
+        if (t >= count || first + i >= op.top_k) break;
+        const MoeWideSlot slot = slots[t * 2 * op.top_k + first + i];
+        if (slot.position >= 0) add_slot(sum[t], slot.weight, row[t][i]);
+      }
     }
   }
-  if (op.shared) add_to(sum, shared_expert);
-  store_combined(op, at, sum);
+#pragma unroll
+  for (int t = 0; t < kTokens; ++t) {
+    if (t >= count) break;
+    if (op.shared) add_to(sum[t], shared_expert[t]);
+    store_combined(op, at + t * stride, sum[t]);
+  }
 }
 
-// Adds up every chunk of outputs when all its partial sums are there. Half of the threads take one
-// token, half another.
+// Adds up every chunk of outputs when all its partial sums are there. Half of the threads take two
+// tokens, half two others.
 __device__ inline void sum_wide_chunks(const MoeWideKernelParams& p, const WideShared& shared,
                                        const WideSchedule& schedule) {
   constexpr int kBarrier = 1;
@@ -514,9 +566,10 @@ __device__ inline void sum_wide_chunks(const MoeWideKernelParams& p, const WideS
     if (column < op.hidden_size) {
       const float* rows = p.partial + chunk % kWideBuffers * num_pairs * kWideOutputs + offset;
       const MoeWideSlot* slots = shared.slots + thread / 64 * op.top_k;
-      for (int token = first + thread / 64; token < op.num_tokens; token += stride) {
-        sum_wide_token(op, slots, rows, int64_t{token} * op.hidden_size + column);
-        slots += 2 * op.top_k;
+      for (int token = first + thread / 64; token < op.num_tokens; token += 2 * stride) {
+        sum_wide_tokens(op, slots, rows, int64_t{token} * op.hidden_size + column,
+                        int64_t{stride} * op.hidden_size, token + stride < op.num_tokens ? 2 : 1);
+        slots += 4 * op.top_k;
       }
     }
     named_barrier_sync(kBarrier, kWideSumThreads);
@@ -557,10 +610,10 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   const WideSchedule schedule = wide_schedule(p, units);
   const int warp = threadIdx.x / 32;
   if (warp < kWideWarps) {
-    acquire_registers<184>();
+    acquire_registers<168>();
     multiply_wide_claims<kColumns>(p, shared, schedule);
   } else if (warp < kWideSumWarp) {
-    release_registers<72>();
+    release_registers<56>();
     if (warp == kWideWeightWarp) {
       if (threadIdx.x % 32 == 0) produce_wide_weights(p, maps, shared, schedule);
     } else if (warp < kWideAnnounceWarp) {
@@ -569,7 +622,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
       announce_wide_items(p, shared, schedule);
     }
   } else {
-    release_registers<72>();
+    release_registers<120>();
     sum_wide_chunks(p, shared, schedule);
   }
 }
