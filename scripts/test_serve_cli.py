@@ -110,6 +110,27 @@ def test_keys_and_environment(binary):
     check(code == 0 and "secret" not in log, "the key is not logged")
 
 
+def test_other_variables(binary):
+    """What Kubernetes sets for a service called coppice, and a variable with a slip in its name."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
+        config.write("max-num-seqs: 3\n")
+        config.flush()
+        server = Serve(binary, str(MODEL), "--config", config.name, environment={
+            "COPPICE_PORT": "tcp://10.0.0.1:8000", "COPPICE_SERVICE_HOST": "10.0.0.1", "COPPICE_SERVICE_PORT": "8000",
+            "COPPICE_PORT_8000_TCP_ADDR": "10.0.0.1", "COPPICE_MAX_NUM_SEQ": "5"})
+        seqs = json.loads(get(server.port, "/server_info")[1])["flags"]["max_num_seqs"]
+        code, log = server.stop()
+        config.seek(0)  # run-batch takes the flags of serve, and needs no port of its own
+        config.truncate()
+        config.write('{"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "x", "max_tokens": 1}}\n')
+        config.flush()
+        batch = subprocess.run([binary, "run-batch", "-i", config.name, "-o", "/dev/null", "--model", str(MODEL), "--quiet"],
+                               env={**os.environ, "COPPICE_PORT": "tcp://10.0.0.1:8000"}, capture_output=True, text=True)
+    check(code == 0 and seqs == 3 and batch.returncode == 0, f"the address of a service is no port {batch.stderr[-200:]}")
+    check("COPPICE_MAX_NUM_SEQ is not read; did you mean COPPICE_MAX_NUM_SEQS?" in log, "a slip in a variable's name is told")
+    check("SERVICE" not in log.split("Starting")[0], "other programs' variables are left alone")
+
+
 def test_precedence(binary):
     """Flags beat the environment, the environment beats the --config file."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
@@ -216,7 +237,7 @@ def main():
         print("models/tiny-k2 is absent")
         sys.exit(77)
     binary = sys.argv[1]
-    for test in (test_guide_lines, test_keys_and_environment, test_precedence, test_failing, test_drain, test_mistakes):
+    for test in (test_guide_lines, test_keys_and_environment, test_other_variables, test_precedence, test_failing, test_drain, test_mistakes):
         test(binary)
 
 

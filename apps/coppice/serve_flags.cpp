@@ -1,7 +1,10 @@
 #include "serve_flags.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 
 #include "base/log.h"
 #include "io/json_field.h"
@@ -20,10 +23,35 @@ std::string variable_of(std::string_view flag) {
   return name;
 }
 
+// What the environment says of a flag; null: nothing. Kubernetes tells a pod where a service called
+// coppice is by COPPICE_PORT=tcp://...: that is no port to listen on.
+const char* value_of_variable(std::string_view flag) {
+  const char* value = std::getenv(variable_of(flag).c_str());
+  const bool is_link = value != nullptr && std::string_view(value).find("://") != std::string::npos;
+  return flag == "port" && is_link ? nullptr : value;
+}
+
 void read_environment(CLI::App& app) {
-  for (CLI::Option* option : app.get_options())
-    if (!option->get_lnames().empty() && option != app.get_help_ptr())
-      option->envname(variable_of(option->get_lnames().front()));
+  for (CLI::Option* option : app.get_options()) {
+    if (option->get_lnames().empty() || option == app.get_help_ptr()) continue;
+    const std::string& flag = option->get_lnames().front();
+    if (std::getenv(variable_of(flag).c_str()) == value_of_variable(flag))
+      option->envname(variable_of(flag));
+  }
+}
+
+// Variables that are none of ours and look much like one that is.
+void warn_of_unknown_variables(const CLI::App& app) {
+  std::vector<std::string> known;
+  for (const CLI::Option* option : app.get_options())
+    if (!option->get_lnames().empty()) known.push_back(variable_of(option->get_lnames().front()));
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string name(*entry, std::strcspn(*entry, "="));
+    if (!name.starts_with("COPPICE_") || std::ranges::find(known, name) != known.end()) continue;
+    const std::string closest = closest_flag(name, known);
+    if (!closest.empty() && std::getenv(closest.c_str()) == nullptr)
+      log_warning("the variable " + name + " is not read; did you mean " + closest + "?");
+  }
 }
 
 // "--no-x" of "--x" and the other way round.
@@ -36,7 +64,7 @@ std::string opposite(const std::string& flag) {
 std::vector<std::string> without_set_flags(const std::vector<std::string>& arguments,
                                            const std::vector<std::string>& given) {
   const auto is_set = [&](const std::string& flag) {
-    return std::getenv(variable_of(flag.substr(2)).c_str()) != nullptr ||
+    return value_of_variable(std::string_view(flag).substr(2)) != nullptr ||
            std::find(given.begin(), given.end(), flag) != given.end();
   };
   std::vector<std::string> kept;
@@ -215,6 +243,7 @@ std::optional<int> ServeFlags::parse(int argc, char** argv) {
   use_server_log_format(log_format == "json");
   set_log_level(parse_log_level(log_level));
   for (const std::string& warning : given.warnings) log_warning(warning);
+  warn_of_unknown_variables(app);
   finish();
   return std::nullopt;
 }
