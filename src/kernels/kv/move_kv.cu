@@ -10,15 +10,11 @@ cudaError_t move_kv(const MoveKvParams& params, cudaStream_t stream) {
   if (!legal) return cudaErrorInvalidValue;
   if (params.num_pairs == 0 || params.num_planes == 0) return cudaSuccess;
   const MoveKvConfig config = choose_move_kv(params.row_bytes, params.num_pairs);
-  const cudaError_t status =
-      cudaFuncSetAttribute(move_kv_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           static_cast<int>(config.shared_bytes));
-  if (status != cudaSuccess) return status;
-  const MoveKvKernelParams kernel_params{params, config.columns};
+  const MoveKvKernelParams kernel_params{params, config.columns, config.staged};
   const dim3 grid(static_cast<unsigned>(config.blocks_per_plane),
                   static_cast<unsigned>(params.num_planes));
-  return launch_dependent(move_kv_kernel, grid, kMoveKvThreads, config.shared_bytes, stream,
-                          kernel_params);
+  return launch_dependent(config.threads == 256 ? move_kv_kernel<256> : move_kv_kernel<512>, grid,
+                          config.threads, config.shared_bytes, stream, kernel_params);
 }
 
 }  // namespace coppice::kernels

@@ -1,3 +1,5 @@
+// Trees of few nodes, a node at a time; larger ones: build_tree_rounds.cuh.
+//
 // One warp grows one tree. Every node in the tree (the root included) owns one candidate: the best
 // of its children not yet taken. Node n's candidate lives in lane n % 32, slot n / 32, so taking a
 // candidate updates two registers and needs no heap.
@@ -9,7 +11,6 @@
 
 namespace coppice::kernels {
 
-inline constexpr int kBuildTreeThreads = 128;
 inline constexpr unsigned kFullWarp = 0xffffffffu;
 
 // Scores are at most +0 and never -0 or NaN, so the smallest bit pattern is the best score; -inf is

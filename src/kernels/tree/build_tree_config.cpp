@@ -1,5 +1,7 @@
 #include "kernels/tree/build_tree_config.h"
 
+#include <algorithm>
+
 namespace coppice::kernels {
 
 BuildTreeConfig choose_build_tree(int depth, int k, int max_nodes) {
@@ -10,8 +12,13 @@ BuildTreeConfig choose_build_tree(int depth, int k, int max_nodes) {
     break;
   }
   const auto entries = static_cast<size_t>(depth) * static_cast<size_t>(k);
-  const auto records = static_cast<size_t>(max_nodes + 1) * 16;
-  config.shared_bytes = records + (entries + 1) * 16 + (entries + 3) / 4 * 32;
+  const size_t stepwise = static_cast<size_t>(max_nodes + 1) * 16 + (entries + 1) * 16;
+  config.by_rounds = max_nodes > kStepwiseBudget;
+  if (!config.by_rounds) {
+    config.shared_bytes = stepwise + (entries + 3) / 4 * 32;
+    return config;
+  }
+  config.shared_bytes = draft_rows_bytes() + std::max(stepwise, tree_lists_bytes(config.slots));
   return config;
 }
 
