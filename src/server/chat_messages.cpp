@@ -105,6 +105,7 @@ Json normalized_tools(const JsonField& body) {
         tool.at("type").fail("only tools of type function are supported");
       const JsonField function = tool.at("function");
       if (function.get<std::string>("name").empty()) function.at("name").fail("is empty");
+      function.get<bool>("strict", false);  // of another type it would pass for false
       list.push_back(tool.value());
     }
   } else if (const auto functions = body.find("functions")) {

@@ -31,6 +31,8 @@ void refuse_unsupported(const JsonField& body) {
   if (const auto modalities = body.find("modalities"))
     for (const JsonField& modality : modalities->elements())
       if (modality.value() != Json("text")) modality.fail("this server answers with text only");
+  if (body.get<std::int64_t>("priority", 0) != 0)
+    body.at("priority").fail("requests are served in order of arrival: must be 0");
   for (const char* key : {"use_beam_search", "return_hidden_states", "web_search_options"})
     if (is_set(body, key))
       throw ApiError(400, std::string(key) + " is not supported: there is no such thing here", key);

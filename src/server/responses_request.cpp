@@ -80,6 +80,24 @@ Json chat_tools(const JsonField& tools) {
   return list;
 }
 
+// "auto": a prompt that is too long loses its beginning, as in vLLM.
+void add_truncation(const JsonField& body, Json& chat) {
+  const auto truncation = body.get("truncation", "disabled");
+  if (truncation == "auto") chat["truncate_prompt_tokens"] = -1;
+  if (truncation != "auto" && truncation != "disabled")
+    body.at("truncation").fail("must be auto or disabled");
+}
+
+// What a response may include beyond its text is of tools that are not here, but for this.
+void refuse_logprobs(const JsonField& body) {
+  constexpr const char* kLogprobs = "message.output_text.logprobs";
+  if (body.get<std::int64_t>("top_logprobs", 0) > 0)
+    body.at("top_logprobs").fail("responses have no log-probabilities here; chat completions do");
+  for (const std::string& name : body.get("include", std::vector<std::string>()))
+    if (name == kLogprobs)
+      body.at("include").fail(std::string(kLogprobs) + " is not here; chat completions have them");
+}
+
 }  // namespace
 
 Json chat_body_of_response(const JsonField& body) {
@@ -87,6 +105,7 @@ Json chat_body_of_response(const JsonField& body) {
     if (body.has(key))
       throw ApiError(400, std::string(key) + ": this server stores no responses; send all input",
                      key);
+  refuse_logprobs(body);
   if (body.get<bool>("background", false))
     throw ApiError(501, "background: responses are not run in the background", "background");
   TurnBuilder turns;
@@ -105,8 +124,9 @@ Json chat_body_of_response(const JsonField& body) {
                           "chat_template_kwargs", "ddtree_budget", "cache_salt"})
     if (const auto field = body.find(key)) chat[key] = field->value();
   if (const auto limit = body.find("max_output_tokens")) chat["max_tokens"] = limit->value();
-  if (const auto tools = body.find("tools"); tools && tools->value().size() > 0)
-    chat["tools"] = chat_tools(*tools);
+  if (const auto tools = body.find("tools"))
+    if (Json list = chat_tools(*tools); list.size() > 0) chat["tools"] = std::move(list);
+  add_truncation(body, chat);
   if (const auto reasoning = body.find("reasoning"))
     if (const auto effort = reasoning->find("effort")) chat["reasoning_effort"] = effort->value();
   if (const auto text = body.find("text"))

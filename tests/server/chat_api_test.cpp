@@ -280,6 +280,23 @@ TEST_F(ChatApiTest, StopStringsNeverLeak) {
             plain);
 }
 
+// As vLLM has it: "auto" drops the beginning of what does not fit.
+TEST_F(ChatApiTest, ResponsesTruncateWhereAsked) {
+  std::string words;
+  for (int i = 0; i < 3000; ++i) words += " a";
+  const std::string body = R"({"max_output_tokens":4,"input":")" + words + '"';
+  EXPECT_EQ(post("/v1/responses", body + "}").status, 400);
+  EXPECT_EQ(post("/v1/responses", body + R"(,"truncation":"disabled"})").status, 400);
+  const Answer cut = post("/v1/responses", body + R"(,"truncation":"auto"})");
+  EXPECT_EQ(cut.status, 200) << cut.body;
+  EXPECT_EQ(text_at(dig(cut.json(), "truncation")), "auto");
+  EXPECT_EQ(post("/v1/responses",
+                 R"({"input":"a","max_output_tokens":2,"include":["reasoning.encrypted_content"],)"
+                 R"("top_logprobs":0,"truncation":null})")
+                .status,
+            200);
+}
+
 TEST_F(ChatApiTest, RefusesBadRequestsAndGoesOn) {
   struct Case {
     const char *path, *body, *field;
@@ -309,6 +326,15 @@ TEST_F(ChatApiTest, RefusesBadRequestsAndGoesOn) {
       {"/v1/completions", R"({"prompt":"a","logit_bias":{"1":"NaN"}})", "logit_bias.1"},
       {"/v1/completions", R"({"prompt":"a","stop_token_ids":[99999]})", "stop_token_ids"},
       {"/v1/completions", R"({"prompt":"a","use_beam_search":true})", "use_beam_search"},
+      {"/v1/completions", R"({"prompt":"a","priority":1})", "priority"},
+      {"/v1/responses", R"({"input":"a","tools":true})", "tools"},
+      {"/v1/responses", R"({"input":"a","truncation":"some"})", "truncation"},
+      {"/v1/responses", R"({"input":"a","top_logprobs":2})", "top_logprobs"},
+      {"/v1/responses", R"({"input":"a","include":["message.output_text.logprobs"]})", "include"},
+      {"/v1/chat/completions",
+       R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{)"
+       R"("name":"f","strict":"yes"}}]})",
+       "tools[0].function.strict"},
       {"/v1/chat/completions", R"({"messages":[]})", "messages"},
       {"/v1/chat/completions", R"({})", "messages"},
       {"/v1/chat/completions", R"({"messages":[{"role":"king","content":"a"}]})",
