@@ -114,9 +114,15 @@ void add_round_flags(CLI::App& verb, BenchFlags& flags) {
       ->check(CLI::IsMember({1, 2, 4, 8}));
   verb.add_flag("--all-ranks", flags.all_ranks,
                 "all ranks at once, each on a GPU of its own, and what passes between them");
-  verb.add_option("--context", round.contexts, "positions in the cache")->delimiter(',');
-  verb.add_option("--rows", round.rows, "rows of the verify step")->delimiter(',');
-  verb.add_option("--batch", round.batches, "sequences")->delimiter(',');
+  verb.add_option("--context", round.contexts, "positions in the cache")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 1 << 24));
+  verb.add_option("--rows", round.rows, "rows of the verify step")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 16));
+  verb.add_option("--batch", round.batches, "sequences")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 16));
   verb.add_flag("--eager", round.eager, "also without graphs");
   verb.add_option("--repeats", round.repeats, "of a point in a pass")->check(CLI::Range(1, 1000));
   verb.add_option("--runs", round.runs, "interleaved passes over all points")

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <exception>
 #include <iostream>
+#include <new>
 #include <string>
 #include <string_view>
 
@@ -90,6 +91,9 @@ int main(int argc, char** argv) {
   } catch (const coppice::Error& error) {
     std::fprintf(stderr, "coppice: %s\n", error.what());
     return coppice::exit_code(error.kind());
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "coppice: out of memory\n");
+    return coppice::exit_code(coppice::ErrorKind::kOutOfMemory);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "coppice: internal fault: %s\n", error.what());
     return 1;

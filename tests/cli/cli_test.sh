@@ -88,6 +88,11 @@ for verb in 'bench serve' 'bench sweep'; do
 done
 expect 7 "--output-dir /dev/null/x: cannot be made" bench sweep --output-dir /dev/null/x --port 1
 
+for flag in --context --rows --batch; do
+  expect 2 "$flag" bench round --tiny $flag -1
+  expect 2 "$flag" bench round --tiny $flag 99999999999
+done
+
 # What the server finds while it loads ends it with the fault's own code.
 for fault in "4 --chat-template:/no/such --chat-template /no/such" "3 --chat-template:/tmp --chat-template /tmp" \
   "2 temperature --override-generation-config {\"temperature\":-1}"; do
@@ -201,6 +206,18 @@ if [[ $? -ne 0 || $(grep -c ' identical$' <<< "$louder") -ne 3 ||
   faults=$((faults + 1))
 fi
 expect 2 "draft_attention_factor is -1" generate models/tiny-k2 --drafter models/tiny-k2-dflash --draft-attention-factor -1
+
+# Too little memory, wherever it is noticed first (sanitizers reserve terabytes of addresses).
+if [[ "${2:-}" != sanitized ]]; then
+  for kilobytes in 60000 150000; do
+    text=$(ulimit -v $kilobytes; "$coppice" generate models/tiny-k2 --prompt x --quiet --threads 1 2>&1 >/dev/null)
+    status=$?
+    if [[ $status -ne 6 || $(grep -c '^coppice: .*\(memory\)' <<< "$text") -ne 1 ]]; then
+      echo "generate in $kilobytes KB: exit $status, said: $text"
+      faults=$((faults + 1))
+    fi
+  done
+fi
 
 # The binary copies to any machine with glibc and libstdc++ (sanitizer builds link their run time).
 if [[ "${2:-}" != sanitized ]]; then
