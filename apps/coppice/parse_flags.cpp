@@ -25,7 +25,7 @@ std::string one_line(std::string message) {
 
 }  // namespace
 
-void refuse_bad_numbers(const CLI::App& app) {
+void refuse_bad_values(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     const bool integer = option->get_type_name().starts_with("INT");
     const bool real = option->get_type_name().starts_with("FLOAT");
@@ -33,13 +33,15 @@ void refuse_bad_numbers(const CLI::App& app) {
       throw Error(ErrorKind::kInvalidArgument, option->get_name() + ": " + cause);
     };
     for (const std::string& text : option->results()) {
+      if (text.starts_with("--") && app.get_option_no_throw(text) != nullptr)
+        fail("needs a value, but the flag " + text + " follows");
       errno = 0;
       if (integer && (std::strtoll(text.c_str(), nullptr, 10), errno == ERANGE))
         fail(text + " does not fit 64 bits");
       if (real && std::isnan(std::strtod(text.c_str(), nullptr))) fail("is not a number");
     }
   }
-  for (const CLI::App* verb : app.get_subcommands()) refuse_bad_numbers(*verb);
+  for (const CLI::App* verb : app.get_subcommands()) refuse_bad_values(*verb);
 }
 
 std::optional<UnknownFlag> find_unknown(const CLI::App& app,
@@ -75,7 +77,7 @@ void refuse(const CLI::App& app, const CLI::ParseError& error,
 std::optional<int> parse_flags(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);
-    refuse_bad_numbers(app);
+    refuse_bad_values(app);
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::ParseError& error) {

@@ -12,9 +12,9 @@ namespace coppice {
 // Error(kInvalidArgument) naming the flag.
 std::optional<int> parse_flags(CLI::App& app, int argc, char** argv);
 
-// Integers that do not fit 64 bits, where CLI11 takes the nearest that does, and NaN, which every
-// range lets through.
-void refuse_bad_numbers(const CLI::App& app);
+// Integers that do not fit 64 bits, where CLI11 takes the nearest that does, NaN, which every range
+// lets through, and flags that stand where a value is missing.
+void refuse_bad_values(const CLI::App& app);
 
 struct UnknownFlag {
   std::string name;     // "--prot"

@@ -84,6 +84,19 @@ void drop_idle_negations(const CLI::App& app, std::vector<std::string>& argument
   });
 }
 
+// A value behind a switch would be taken for the model.
+void refuse_values_of_switches(const std::string& path, const CLI::App& app,
+                               const std::vector<std::string>& arguments) {
+  for (std::size_t i = 0; i + 1 < arguments.size(); ++i) {
+    if (!arguments[i].starts_with("--") || arguments[i + 1].starts_with("--")) continue;
+    const CLI::Option* option = app.get_option_no_throw(arguments[i]);
+    if (option != nullptr && option->get_expected_max() == 0)
+      throw Error(ErrorKind::kInvalidArgument, "--config " + path + ": key '" +
+                                                   arguments[i].substr(2) + "': '" +
+                                                   arguments[i + 1] + "' is not true or false");
+  }
+}
+
 NormalizedArguments read_config(const std::string& path, const CLI::App& app) {
   NormalizedArguments file = normalize_arguments(read_config_file(path));
   drop_idle_negations(app, file.arguments);
@@ -92,6 +105,7 @@ NormalizedArguments read_config(const std::string& path, const CLI::App& app) {
                 "--config " + path + ": unknown key '" + unknown->name.substr(2) +
                     (unknown->closest.empty() ? "'; coppice serve --help lists all"
                                               : "'; did you mean " + unknown->closest + "?"));
+  refuse_values_of_switches(path, app, file.arguments);
   return file;
 }
 
@@ -234,7 +248,7 @@ std::optional<int> ServeFlags::parse(int argc, char** argv) {
   add_config_file(app, given);
   try {
     app.parse(std::vector<std::string>(given.arguments.rbegin(), given.arguments.rend()));
-    refuse_bad_numbers(app);
+    refuse_bad_values(app);
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::ParseError& error) {

@@ -1,4 +1,6 @@
 // Flags from a flat YAML file.
+#include <algorithm>
+#include <cctype>
 #include <set>
 #include <sstream>
 
@@ -38,26 +40,45 @@ std::string unquoted(const std::string& text) {
   return quoted ? text.substr(1, text.size() - 2) : text;
 }
 
+// Commas within quotes do not separate.
 std::vector<std::string> list_items(const std::string& text) {
   std::vector<std::string> items;
-  std::string_view rest = std::string_view(text).substr(1, text.size() - 2);
-  while (!rest.empty()) {
-    const std::size_t comma = rest.find(',');
-    if (const std::string item = trimmed(rest.substr(0, comma)); !item.empty())
-      items.push_back(unquoted(item));
-    rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
+  std::string item;
+  char quote = 0;
+  const auto end_item = [&] {
+    if (const std::string found = trimmed(item); !found.empty()) items.push_back(unquoted(found));
+    item.clear();
+  };
+  for (const char c : std::string_view(text).substr(1, text.size() - 2)) {
+    if (c == ',' && quote == 0) {
+      end_item();
+      continue;
+    }
+    if (quote == 0 && (c == '"' || c == '\''))
+      quote = c;
+    else if (c == quote)
+      quote = 0;
+    item += c;
   }
+  end_item();
   return items;
 }
 
+// YAML's spellings of true and false, as vLLM's reader takes them.
+bool is_one_of(const std::string& value, std::initializer_list<std::string_view> words) {
+  std::string lower = value;
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return std::find(words.begin(), words.end(), lower) != words.end();
+}
+
 void add_value(const std::string& flag, const std::string& value, std::vector<std::string>& out) {
-  if (value == "null") return;
-  if (value == "false") {
+  if (is_one_of(value, {"null", "~"})) return;
+  if (is_one_of(value, {"false", "no", "off"})) {
     out.push_back("--no-" + flag.substr(2));
     return;
   }
   out.push_back(flag);
-  if (value == "true" || value.empty()) return;
+  if (value.empty() || is_one_of(value, {"true", "yes", "on"})) return;
   if (value.starts_with('[') && value.ends_with(']')) {
     for (std::string& item : list_items(value)) out.push_back(std::move(item));
   } else {
@@ -68,7 +89,10 @@ void add_value(const std::string& flag, const std::string& value, std::vector<st
 }  // namespace
 
 std::vector<std::string> read_config_file(const std::string& path) {
-  std::istringstream file(read_text_file(path, "--config " + path));
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+  std::string content = read_text_file(path, "--config " + path);
+  if (content.starts_with(kByteOrderMark)) content.erase(0, kByteOrderMark.size());
+  std::istringstream file(std::move(content));
   std::vector<std::string> out;
   std::string raw;
   std::set<std::string> keys;
@@ -76,7 +100,7 @@ std::vector<std::string> read_config_file(const std::string& path) {
   for (int number = 1; std::getline(file, raw); ++number) {
     const std::string line(without_comment(raw));
     const std::string text = trimmed(line);
-    if (text.empty() || text == "---") continue;
+    if (text.empty() || text == "---" || text == "...") continue;
     const auto fail = [&](const std::string& cause) {
       throw Error(ErrorKind::kBadFile, path + ": line " + std::to_string(number) + ": " + cause);
     };
@@ -90,7 +114,8 @@ std::vector<std::string> read_config_file(const std::string& path) {
     if (colon == std::string::npos) fail("expected 'key: value'");
     const std::string value = trimmed(std::string_view(text).substr(colon + 1));
     in_list = value.empty();
-    const std::string key = trimmed(std::string_view(text).substr(0, colon));
+    std::string key = unquoted(trimmed(std::string_view(text).substr(0, colon)));
+    std::replace(key.begin(), key.end(), '_', '-');
     if (!keys.insert(key).second) fail("the key '" + key + "' is there twice");
     if (key == "config") fail("a file cannot name another");
     add_value("--" + key, value, out);

@@ -73,6 +73,11 @@ expect 2 "'temprature': unknown; there are temperature" serve models/tiny-k2 --p
   --override-generation-config '{"temprature": 1}'
 echo 'max_num_seq: 4' > "$scratch/unknown.yaml"
 expect 2 "unknown.yaml: unknown key 'max-num-seq'; did you mean --max-num-seqs?" serve models/tiny-k2 --config "$scratch/unknown.yaml"
+echo 'enable-log-requests: 5' > "$scratch/switch.yaml"
+expect 2 "switch.yaml: key 'enable-log-requests': '5' is not true or false" serve models/tiny-k2 --config "$scratch/switch.yaml"
+expect 2 "--served-model-name: needs a value, but the flag --api-key follows" serve models/tiny-k2 --served-model-name --api-key x
+expect 2 "--prompt: needs a value, but the flag --stats follows" generate models/tiny-k2 --prompt --stats
+expect 2 "--label: needs a value" bench serve --label --save-result
 printf 'port: 1\nport: 2\n' > "$scratch/twice.yaml"
 expect 3 "twice.yaml: line 2: the key 'port' is there twice" serve models/tiny-k2 --config "$scratch/twice.yaml"
 echo '{"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "x"}, "bdoy": {}}' > "$scratch/lines"

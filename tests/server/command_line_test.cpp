@@ -79,6 +79,11 @@ TEST(CommandLineTest, ConfigFiles) {
            "enable-log-requests: true\ndisable-log-stats: false\napi-key:\n  - one\n  - two\n"),
       (Strings{"--port", "8001", "--served-model-name", "a", "b c", "--enable-log-requests",
                "--no-disable-log-stats", "--api-key", "one", "two"}));
+  EXPECT_EQ(read("\xef\xbb\xbf\"port\": 1\r\nserved_model_name: [a, \"b, c\", 'd']\nseed: ~\n"
+                 "enable-log-requests: True\nquiet: Yes\nenable-prefix-caching: off\n...\n"),
+            (Strings{"--port", "1", "--served-model-name", "a", "b, c", "d",
+                     "--enable-log-requests", "--quiet", "--no-enable-prefix-caching"}));
+  EXPECT_THROW(read("max-num-seqs: 1\nmax_num_seqs: 2\n"), Error) << "one key in two spellings";
   EXPECT_THROW(read("a:\n  b: 1\n"), Error);
   EXPECT_THROW(read("just words\n"), Error);
   EXPECT_THROW(read("port: 1\nseed: 2\nport: 3\n"), Error);
