@@ -80,7 +80,7 @@ std::vector<uint16_t> random_bf16(size_t count, double low, double high, unsigne
 
 // ---- Routed experts
 
-// Up to 80 rows take the narrow form, more the wide one (moe_wide_pays).
+// Up to 85 rows take the narrow form, more the wide one (moe_wide_pays).
 constexpr int kTokens = 90, kTopK = 4, kExperts = 20;
 
 struct PackedMatrix {

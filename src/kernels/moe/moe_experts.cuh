@@ -383,12 +383,13 @@ __device__ void multiply_unit(const MoeExpertsKernelParams& p, const MoeShared& 
   const uint8_t* inputs = shared.stages + kTiles * kSteps * kStepBytes + lane % 4 * 16 +
                           warp % shape.warps_k * kCellInputs * 2;
   const MoeUnit unit = shared.list.units[work.unit];
+  constexpr bool kLate = kTiles >= 4;  // where results go is asked when there are registers again
   int row[kColumns];  // columns without a row repeat the last one; their results are dropped
   ColumnPair to[kColumns];
 #pragma unroll
   for (int n = 0; n < kColumns; ++n) {
     row[n] = min(8 * n + lane / 4, unit.count - 1) * pitch;
-    if (shape.warps_k == 1) to[n] = Write::locate(p, shared.list, unit, n);
+    if (!kLate && shape.warps_k == 1) to[n] = Write::locate(p, shared.list, unit, n);
   }
   for (int item = work.first; item < work.last; ++item) {
     float4 sum[kTiles][2][kColumns] = {};
@@ -408,13 +409,14 @@ __device__ void multiply_unit(const MoeExpertsKernelParams& p, const MoeShared& 
       continue;
     }
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-      if (t >= tiles) break;
-      const int tile = ((item * kTiles + t) * kMoeWarps + warp) * 2;
+    for (int n = 0; n < kColumns; ++n) {
+      const ColumnPair here = kLate ? Write::locate(p, shared.list, unit, n) : to[n];
 #pragma unroll
-      for (int n = 0; n < kColumns; ++n) {
-        Write::write(p, to[n], tile, sum[t][0][n]);
-        Write::write(p, to[n], tile + 1, sum[t][1][n]);
+      for (int t = 0; t < kTiles; ++t) {
+        if (t >= tiles) break;
+        const int tile = ((item * kTiles + t) * kMoeWarps + warp) * 2;
+        Write::write(p, here, tile, sum[t][0][n]);
+        Write::write(p, here, tile + 1, sum[t][1][n]);
       }
     }
     Write::finish(p, work.unit, 2 * tiles);
@@ -429,8 +431,10 @@ __device__ void multiply_claim(const MoeExpertsKernelParams& p, const MoeShared&
   const int columns = (shared.list.units[work.unit].count + 7) / 8;
   if (kMaxColumns == 1 || columns == 1) {
     multiply_unit<kTiles, 1, Write>(p, shared, state, shape, work);
-  } else {
+  } else if (kMaxColumns == 2 || columns == 2) {
     multiply_unit<kTiles, 2, Write>(p, shared, state, shape, work);
+  } else {
+    multiply_unit<kTiles, 3, Write>(p, shared, state, shape, work);
   }
 }
 

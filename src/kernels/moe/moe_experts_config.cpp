@@ -39,6 +39,7 @@ MoeExpertsConfig choose_moe_experts_config(int num_tokens, int top_k, int num_ex
     config.blocks_per_sm = one_wave && config.tiles == 1 ? 1 : 2;
   } else {
     config.tiles = 4;
+    if (num_pairs > kMoeThreeColumnsRows * num_experts) config.columns = 3;
   }
   if (config.blocks_per_sm > 1) {
     // Each block also takes 1 KB that the system reserves.

@@ -19,7 +19,10 @@ struct MoeExpertsConfig {
 // Above this, rows always take the wide form (moe_wide.h).
 inline constexpr int kMoeNarrowMaxTokens = 2048;
 
-// Column tiles of a unit for so many rows.
+// With more rows an expert in the mean, units have a third column tile.
+inline constexpr int kMoeThreeColumnsRows = 11;
+
+// Column tiles of a unit for so many rows: 1, or 2 and more.
 constexpr int moe_experts_columns(int num_tokens) {
   return num_tokens <= 96 ? 1 : 2;
 }

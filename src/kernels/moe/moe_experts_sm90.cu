@@ -55,7 +55,8 @@ ExpertsKernel pick_kernel(const MoeExpertsConfig& config) {
   if (config.tiles == 1 && config.blocks_per_sm == 1) return moe_experts_kernel<1, 1, 1>;
   if (config.tiles == 1) return moe_experts_kernel<1, 1, 2>;
   if (config.tiles == 2) return moe_experts_kernel<2, 1, 2>;
-  return moe_experts_kernel<4, 2, 1>;
+  if (config.columns == 2) return moe_experts_kernel<4, 2, 1>;
+  return moe_experts_kernel<4, 3, 1>;
 }
 
 bool valid(const MoeExpertsParams& p) {

@@ -83,11 +83,12 @@ template <int kTiles, int kColumns, int kSteps>
 __device__ inline uint32_t multiply_stage(float4 (&sum)[kTiles][2][kColumns], const uint8_t* cells,
                                           const uint8_t* inputs, const int (&row)[kColumns],
                                           int step_input_bytes) {
+  constexpr int kGroups = kColumns > 2 ? 1 : 2;  // at once: registers
   const int lane = threadIdx.x % 32;
   uint32_t seen = 0;
 #pragma unroll
   for (int i = 0; i < kSteps; ++i) {
-#pragma unroll
+#pragma unroll kGroups
     for (int group = 0; group < 2; ++group) {
       uint4 x[kColumns];
 #pragma unroll
