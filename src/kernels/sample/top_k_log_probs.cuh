@@ -98,33 +98,40 @@ __device__ __forceinline__ const typename Logits::Element* row_logits(
          row * params.op.row_stride;
 }
 
-// One warp: group maxima, maximum and sum of exponentials of 1024 consecutive logits.
+inline constexpr int kVectorsPerChunk = kTopKChunk / 256;
+
+// One warp: its part of 1024 consecutive logits; missing ones are -inf.
 template <typename Logits>
-__device__ __forceinline__ void reduce_chunk(const TopKKernelParams& params, int row, int chunk) {
-  constexpr int kVectors = kTopKChunk / 256;
-  const int lane = static_cast<int>(threadIdx.x) & 31;
+__device__ __forceinline__ void load_chunk(const TopKKernelParams& params, int row, int chunk,
+                                           Logits (&logits)[kVectorsPerChunk]) {
   const auto* source = row_logits<Logits>(params, row);
-  Logits logits[kVectors];
 #pragma unroll
-  for (int j = 0; j < kVectors; ++j) {
-    const int first = chunk * kTopKChunk + j * 256 + lane * 8;
+  for (int j = 0; j < kVectorsPerChunk; ++j) {
+    const int first = chunk * kTopKChunk + j * 256 + (static_cast<int>(threadIdx.x) & 31) * 8;
     if (first < params.op.vocab_size) {
       logits[j].load(source + first);
     } else {
       logits[j].fill_missing();
     }
   }
-  float* maxima = params.maxima + static_cast<int64_t>(row) * params.num_groups + chunk * 16;
+}
+
+// One warp: group maxima, maximum and sum of exponentials of a chunk. store_maximum(group of the
+// chunk, value) is called by the lane that knows it, store_sum(maximum, sum) by lane 0.
+template <typename Logits, typename StoreMaximum, typename StoreSum>
+__device__ __forceinline__ void reduce_chunk(Logits (&logits)[kVectorsPerChunk],
+                                             StoreMaximum&& store_maximum, StoreSum&& store_sum) {
+  const int lane = static_cast<int>(threadIdx.x) & 31;
   float maximum = -INFINITY;
 #pragma unroll
-  for (int j = 0; j < kVectors; ++j) {
+  for (int j = 0; j < kVectorsPerChunk; ++j) {
     logits[j].clean();
     float group = logits[j].maximum();
 #pragma unroll
     for (int step = 1; step < 8; step *= 2) {
       group = fmaxf(group, __shfl_xor_sync(0xffffffffu, group, step));
     }
-    if ((lane & 7) == 0) maxima[j * 4 + lane / 8] = group;
+    if ((lane & 7) == 0) store_maximum(j * 4 + lane / 8, group);
     maximum = fmaxf(maximum, group);
   }
   maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffu, maximum, 8));
@@ -132,7 +139,7 @@ __device__ __forceinline__ void reduce_chunk(const TopKKernelParams& params, int
   const float base = maximum == -INFINITY ? 0.0f : maximum;
   float sum = 0;
 #pragma unroll
-  for (int j = 0; j < kVectors; ++j) {
+  for (int j = 0; j < kVectorsPerChunk; ++j) {
 #pragma unroll
     for (int e = 0; e < 8; ++e) {
       sum = __fadd_rn(sum, exp2_approx(__fmul_rn(__fsub_rn(logits[j].get(e), base), kLog2E)));
@@ -142,13 +149,19 @@ __device__ __forceinline__ void reduce_chunk(const TopKKernelParams& params, int
   for (int step = 1; step < 32; step *= 2) {
     sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, step));
   }
-  if (lane == 0) {
-    params.sums[static_cast<int64_t>(row) * params.num_chunks + chunk] = {maximum, sum};
-  }
+  if (lane == 0) store_sum(maximum, sum);
+}
+
+// What a row's chunks came to lies in global memory, or in the shared memory of the block that
+// finishes the row.
+template <bool kShared, typename T>
+__device__ __forceinline__ T load_part(const T* part) {
+  return kShared ? *part : __ldcg(part);
 }
 
 // One warp: maximum and logarithm of the sum of exp(x - maximum) over the row. Lane l adds chunks
 // l, l + 32, ... in order, then the lanes meet in a fixed tree.
+template <bool kShared>
 __device__ __forceinline__ float2 merge_sums(const TopKKernelParams& params, int row) {
   constexpr int kPerLane = (1 << 18) / kTopKChunk / 32;
   const int lane = static_cast<int>(threadIdx.x) & 31;
@@ -158,7 +171,7 @@ __device__ __forceinline__ float2 merge_sums(const TopKKernelParams& params, int
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
     const int chunk = lane + i * 32;
-    own[i] = chunk < params.num_chunks ? __ldcg(sums + chunk) : float2{-INFINITY, 0};
+    own[i] = chunk < params.num_chunks ? load_part<kShared>(sums + chunk) : float2{-INFINITY, 0};
   }
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) maximum = fmaxf(maximum, own[i].x);
@@ -267,14 +280,15 @@ __device__ __forceinline__ void collect(const TopKKernelParams& params, int row,
 
 // Lists all elements that can be among the k largest, by values alone. False when there are too
 // many of them (many equal logits).
-template <typename Logits>
+template <typename Logits, bool kShared>
 __device__ __forceinline__ bool list_by_value(const TopKKernelParams& params, int row,
                                               BlockTopK& shared, int* groups) {
   const float* source = params.maxima + static_cast<int64_t>(row) * params.num_groups;
   float maxima[kMaximaPerThread];
 #pragma unroll
   for (int i = 0; i < kMaximaPerThread; ++i) {
-    maxima[i] = group_of(i) < params.num_groups ? __ldcg(source + group_of(i)) : -INFINITY;
+    maxima[i] =
+        group_of(i) < params.num_groups ? load_part<kShared>(source + group_of(i)) : -INFINITY;
   }
   float own = maxima[0];
 #pragma unroll
@@ -305,13 +319,13 @@ __device__ __forceinline__ bool list_by_value(const TopKKernelParams& params, in
 
 // The same by (value, group), which are distinct: at most k per thread survive, and batches bound
 // the list.
-template <typename Logits>
+template <typename Logits, bool kShared>
 __device__ __noinline__ void list_exactly(const TopKKernelParams& params, int row,
                                           BlockTopK& shared, int* groups) {
   constexpr int kStep = (kTopKListCapacity - kTopKThreads) / kTopKGroup;
   const float* maxima = params.maxima + static_cast<int64_t>(row) * params.num_groups;
   const auto key_of = [&](int group) {
-    return ranked_key(__ldcg(maxima + group), static_cast<uint32_t>(group));
+    return ranked_key(load_part<kShared>(maxima + group), static_cast<uint32_t>(group));
   };
   uint64_t largest = 0;
   for (int group = group_of(0); group < params.num_groups; group += kTopKThreads) {
@@ -364,17 +378,17 @@ __device__ __forceinline__ void write_top_k(const BlockTopK& shared, int rank, i
   }
 }
 
-template <typename Logits>
+template <typename Logits, bool kShared>
 __device__ __forceinline__ void finish_row(const TopKKernelParams& params, int row,
                                            BlockTopK& shared, int* groups, float2* shared_sum) {
-  if (!list_by_value<Logits>(params, row, shared, groups)) {
-    list_exactly<Logits>(params, row, shared, groups);
+  if (!list_by_value<Logits, kShared>(params, row, shared, groups)) {
+    list_exactly<Logits, kShared>(params, row, shared, groups);
   }
   shrink_list(shared, params.op.k);
   const int rank = rank_in_list(shared);
   // The last warp has no key to rank unless the list is full.
   if (threadIdx.x >= kTopKThreads - 32) {
-    const float2 log_sum = merge_sums(params, row);
+    const float2 log_sum = merge_sums<kShared>(params, row);
     if (threadIdx.x == kTopKThreads - 1) *shared_sum = log_sum;
   }
   __syncthreads();
@@ -401,7 +415,16 @@ __global__ __launch_bounds__(kTopKThreads, kBlocksPerSm) void top_k_log_probs_ke
   const int row = static_cast<int>(blockIdx.y);
   const int chunk =
       static_cast<int>(blockIdx.x) * kTopKChunksPerBlock + static_cast<int>(threadIdx.x) / 32;
-  if (chunk < params.num_chunks) reduce_chunk<Logits>(params, row, chunk);
+  if (chunk < params.num_chunks) {
+    Logits logits[kVectorsPerChunk];
+    load_chunk<Logits>(params, row, chunk, logits);
+    float* maxima = params.maxima + static_cast<int64_t>(row) * params.num_groups + chunk * 16;
+    reduce_chunk<Logits>(
+        logits, [&](int group, float value) { maxima[group] = value; },
+        [&](float maximum, float sum) {
+          params.sums[static_cast<int64_t>(row) * params.num_chunks + chunk] = {maximum, sum};
+        });
+  }
   __syncthreads();
   if (threadIdx.x == 0) {
     __threadfence();
@@ -410,7 +433,7 @@ __global__ __launch_bounds__(kTopKThreads, kBlocksPerSm) void top_k_log_probs_ke
     __threadfence();
   }
   __syncthreads();
-  if (last) finish_row<Logits>(params, row, shared, groups, &shared_sum);
+  if (last) finish_row<Logits, false>(params, row, shared, groups, &shared_sum);
 }
 
 // One block per row. Shards are added in shard order.

@@ -1,4 +1,5 @@
 #include "kernels/common/launch.h"
+#include "kernels/sample/top_k_cluster.cuh"
 #include "kernels/sample/top_k_log_probs.cuh"
 
 namespace coppice::kernels {
@@ -22,11 +23,16 @@ cudaError_t top_k_log_probs(const TopKLogProbsParams& params, cudaStream_t strea
                                  reinterpret_cast<int*>(workspace),
                                  reinterpret_cast<float2*>(workspace + config.sums_offset),
                                  reinterpret_cast<float*>(workspace + config.maxima_offset)};
-  const dim3 grid(static_cast<unsigned>(config.blocks_per_row),
-                  static_cast<unsigned>(params.num_rows));
+  const auto rows = static_cast<unsigned>(params.num_rows);
+  if (top_k_by_clusters(params.num_rows)) {
+    return launch_dependent(params.logits_are_bf16 ? top_k_cluster_kernel<Bf16Logits>
+                                                   : top_k_cluster_kernel<FloatLogits>,
+                            dim3(kTopKCluster, rows), kTopKThreads, 0, stream, kernel_params);
+  }
   return launch_dependent(params.logits_are_bf16 ? top_k_log_probs_kernel<Bf16Logits, 5>
                                                  : top_k_log_probs_kernel<FloatLogits, 4>,
-                          grid, kTopKThreads, 0, stream, kernel_params);
+                          dim3(static_cast<unsigned>(config.blocks_per_row), rows), kTopKThreads, 0,
+                          stream, kernel_params);
 }
 
 cudaError_t merge_top_k(const MergeTopKParams& params, cudaStream_t stream) {
