@@ -126,7 +126,7 @@ def test_other_variables(binary):
         config.flush()
         batch = subprocess.run([binary, "run-batch", "-i", config.name, "-o", "/dev/null", "--model", str(MODEL), "--quiet"],
                                env={**os.environ, "COPPICE_PORT": "tcp://10.0.0.1:8000"}, capture_output=True, text=True)
-    check(code == 0 and seqs == 3 and batch.returncode == 0, f"the address of a service is no port {batch.stderr[-200:]}")
+    check(code == 0 and seqs == 3 and batch.returncode == 0, "the address of a service is no port")
     check("COPPICE_MAX_NUM_SEQ is not read; did you mean COPPICE_MAX_NUM_SEQS?" in log, "a slip in a variable's name is told")
     check("SERVICE" not in log.split("Starting")[0], "other programs' variables are left alone")
 
