@@ -2,6 +2,7 @@
 // process (or by a running server), one answer a line, in order.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <sstream>
@@ -26,6 +27,15 @@ std::string read_all(const std::string& path) {
   std::ostringstream text;
   text << std::cin.rdbuf();
   return text.str();
+}
+
+// Answers would take the place of the requests.
+void refuse_same_file(const BatchFlags& flags) {
+  std::error_code absent;
+  if (std::filesystem::is_regular_file(flags.output, absent) &&
+      std::filesystem::equivalent(flags.input, flags.output, absent))
+    throw Error(ErrorKind::kInvalidArgument,
+                "--output-file " + flags.output + ": is the file of requests");
 }
 
 // Sends every line to the server and writes the answers.
@@ -81,6 +91,7 @@ int run_batch(int argc, char** argv) {
   if (!flags.url.empty() && !extra.empty())
     throw Error(ErrorKind::kInvalidArgument,
                 extra.front() + ": not together with --url, whose server has its own flags");
+  refuse_same_file(flags);
   const std::vector<BatchLine> lines = read_batch(read_all(flags.input), flags.input);
   if (flags.url.empty()) return answer_here(flags, lines, extra);
   std::vector<std::pair<std::string, std::string>> headers;

@@ -98,6 +98,9 @@ std::vector<BatchLine> read_batch(std::string_view text, const std::string& sour
     BatchLine entry{field.get<std::string>("custom_id"), field.get<std::string>("url"),
                     write_json(field.at("body").value())};
     if (!entry.url.starts_with("/v1/")) field.at("url").fail("must begin with /v1/");
+    if (std::any_of(entry.url.begin(), entry.url.end(), [](char c) { return c <= ' ' || c > '~'; }))
+      field.at("url").fail(
+          "holds a character that no path has");  // it would end the request's line
     if (const Json* stream = field.at("body").value().find("stream");
         stream != nullptr && stream->is_bool() && stream->as_bool())
       field.at("body").at("stream").fail("a batch's answers are whole");

@@ -82,6 +82,9 @@ printf 'port: 1\nport: 2\n' > "$scratch/twice.yaml"
 expect 3 "twice.yaml: line 2: the key 'port' is there twice" serve models/tiny-k2 --config "$scratch/twice.yaml"
 echo '{"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "x"}, "bdoy": {}}' > "$scratch/lines"
 expect 2 "lines line 1: field 'bdoy': unknown; there are custom_id" run-batch -i "$scratch/lines" -o /dev/null --url http://127.0.0.1:1
+cp "$scratch/lines" "$scratch/kept"
+expect 2 "is the file of requests" run-batch -i "$scratch/lines" -o "$scratch/../$(basename "$scratch")/lines" --url http://127.0.0.1:1
+cmp "$scratch/lines" "$scratch/kept" || faults=$((faults + 1))
 echo '{"peer": {}}' > "$scratch/peers"
 expect 3 "peers: field 'peers': missing" bench kernels --filter rms --peers "$scratch/peers"
 echo '{"peers": {"x": [{"name": "y"}]}}' > "$scratch/peers"

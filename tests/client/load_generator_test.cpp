@@ -200,6 +200,7 @@ TEST(BatchFileTest, RefusesBadLinesNamingThem) {
       R"({"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "1"}})";
   EXPECT_THROW(read_batch(good + "\n" + good, "x"), Error);  // one id twice
   for (const char* bad : {"{", R"({"custom_id": "a", "url": "http://x", "body": {}})",
+                          R"({"custom_id": "a", "url": "/v1/x HTTP/1.1\r\nY: z", "body": {}})",
                           R"({"custom_id": "a", "url": "/v1/completions"})",
                           R"({"url": "/v1/completions", "body": {}})",
                           R"({"custom_id": "a", "method": "GET", "url": "/v1/x", "body": {}})",
