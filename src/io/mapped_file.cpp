@@ -52,7 +52,8 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   if (size_ == 0) return;
   void* data = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
   if (data == MAP_FAILED)
-    throw Error(ErrorKind::kBadFile, name() + ": cannot map: " + cause_of(errno));
+    throw Error(errno == ENOMEM ? ErrorKind::kOutOfMemory : ErrorKind::kBadFile,
+                name() + ": cannot map: " + cause_of(errno));
   data_ = static_cast<const std::byte*>(data);
 }
 

@@ -217,7 +217,7 @@ expect 2 "draft_attention_factor is -1" generate models/tiny-k2 --drafter models
 
 # Too little memory, wherever it is noticed first (sanitizers reserve terabytes of addresses).
 if [[ "${2:-}" != sanitized ]]; then
-  for kilobytes in 60000 150000; do
+  for kilobytes in 100000 200000; do
     text=$(ulimit -v $kilobytes; "$coppice" generate models/tiny-k2 --prompt x --quiet --threads 1 2>&1 >/dev/null)
     status=$?
     if [[ $status -ne 6 || $(grep -c '^coppice: .*\(memory\)' <<< "$text") -ne 1 ]]; then
