@@ -98,9 +98,8 @@ void SamplingState::set(std::int64_t place, const SamplingParams& params, std::i
 }
 
 bool is_plain_greedy(const SamplingParams& params) {
-  return params.is_greedy() && params.repetition_penalty == 1 &&
-         params.presence_penalty == 0 && params.frequency_penalty == 0 &&
-         params.logit_bias.empty() && params.min_tokens == 0;
+  return params.is_greedy() && params.repetition_penalty == 1 && params.presence_penalty == 0 &&
+         params.frequency_penalty == 0 && params.logit_bias.empty() && params.min_tokens == 0;
 }
 
 }  // namespace coppice
