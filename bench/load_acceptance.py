@@ -44,9 +44,11 @@ class Serve:
         self.log_file = tempfile.TemporaryFile()
 
     async def __aenter__(self):
+        # Variables of the tests are none of the server's: it would warn of them.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("COPPICE_TEST_")}
         self.process = await asyncio.create_subprocess_exec(
             self.binary, "serve", str(self.model), "--port", "0", "--quiet", "--disable-log-stats",
-            "--stuck-after", "60", "--shutdown-timeout", str(PATIENCE), *self.flags, stderr=self.log_file)
+            "--stuck-after", "60", "--shutdown-timeout", str(PATIENCE), *self.flags, stderr=self.log_file, env=environment)
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until and self.process.returncode is None:
             address = re.search(r"Starting Coppice server on http://\S+:(\d+)\n", self.log())

@@ -23,12 +23,14 @@
 
 namespace peer {
 
-// `count` zeros in device memory.
+// `count` zeros in device memory. They are there on return: streams that do not wait for the
+// default one could otherwise write first and have it cleared.
 template <class T>
 T* device(size_t count) {
   void* pointer = nullptr;
   CHECK(cudaMalloc(&pointer, count * sizeof(T)));
   CHECK(cudaMemset(pointer, 0, count * sizeof(T)));
+  CHECK(cudaDeviceSynchronize());
   return static_cast<T*>(pointer);
 }
 
