@@ -137,12 +137,14 @@ struct Merges {
   int most = 0, all = 0;
 };
 
-Merges merges_of(const MlaGroup& group, const Parts& parts, bool many_rows) {
-  // With few rows, warps take aligned runs of chunks.
-  constexpr int kLog2Warps = 3;
-  static_assert(kernels::kMlaCombineWarps == 1 << kLog2Warps);
+// `octets` of all rows. With few, the warps of a block take aligned runs of chunks.
+Merges merges_of(const MlaGroup& group, const Parts& parts, std::int64_t octets) {
+  const bool many_rows = octets >= kernels::kMlaManyOctets;
+  const int log2_warps =
+      kernels::mla_log2(octets <= kernels::kMlaFewestOctets ? kernels::kMlaFewestCombineWarps
+                                                            : kernels::kMlaCombineWarps);
   const int level =
-      group.chunks == 1 ? 0 : std::max(0, kernels::mla_log2(group.chunks - 1) + 1 - kLog2Warps);
+      group.chunks == 1 ? 0 : std::max(0, kernels::mla_log2(group.chunks - 1) + 1 - log2_warps);
   Merges merges;
   int run = -1, in_run = 0;
   for (int part = 0; part < parts.count; ++part) {
@@ -156,7 +158,7 @@ Merges merges_of(const MlaGroup& group, const Parts& parts, bool many_rows) {
       chunk += 1 << (chunk == 0 ? fits : std::min(fits, kernels::mla_low_zeros(chunk)));
     }
   }
-  if (!many_rows) merges.most += kLog2Warps;  // the runs', in pairs
+  if (!many_rows) merges.most += log2_warps;  // the runs', in pairs
   return merges;
 }
 
@@ -167,7 +169,7 @@ void add_merges(const Shape& shape, int padded_heads, const Parts& parts, std::i
   constexpr std::int64_t kBlocksOfSm = 4;  // that find room at the same time
   const std::int64_t octets = shape.sequences * shape.rows * padded_heads / 8;
   const bool many_rows = octets >= kernels::kMlaManyOctets;
-  const Merges merges = merges_of(shape.group, parts, many_rows);
+  const Merges merges = merges_of(shape.group, parts, octets);
   const std::int64_t blocks =
       octets * kernels::kMlaCombineSplit / (many_rows ? kernels::kMlaCombineWarps : 1);
   const double of_sm = static_cast<double>(blocks) / static_cast<double>(shape.num_sms);
@@ -230,6 +232,10 @@ ProductTime product_time(std::int64_t rows, std::int64_t num_heads, std::int64_t
   constexpr std::size_t kSharedBytes = 232448;  // of a block on sm_90 and sm_100
   constexpr double kCopyBytes = 64;             // a clock and multiprocessor, out of the L2 cache
   constexpr double kSums = 2.4;  // a clock and multiprocessor; from products of 256 rows alone
+  // Two cluster barriers and a read where sums are not pushed: a layer of 17 or 32 rows, some of
+  // whose split products push, gained 1.1 and 2.2 us more than one of 64, where none does
+  // (docs/results/attention-block-h200.md).
+  constexpr double kExchangeUs = 0.5;
   const auto narrow = [](std::int64_t value) { return static_cast<int>(value); };
   const kernels::SkinnyGemmTiles tiles = kernels::skinny_gemm_tiles(
       narrow(rows), narrow(num_heads), narrow(outputs), narrow(inputs),
@@ -247,10 +253,11 @@ ProductTime product_time(std::int64_t rows, std::int64_t num_heads, std::int64_t
   const double math_us = flops * static_cast<double>(device.num_sms) / device.bf16_reached * 1e-6;
   const double copy_us = bytes / (kCopyBytes * device.clock_ghz) * 1e-3;
   // Blocks of a cluster multiply a segment of the inputs each and share the sums.
+  const double exchange_us = segments > 1 && tiles.pushed_at == 0 ? kExchangeUs : 0;
   const double tiles_of_sm = waves * together;
   const double sums = outputs_of_tile * tiles.copied_rows / static_cast<double>(segments);
   return {.multiply_us = tiles_of_sm * steps * std::max(math_us, copy_us),
-          .finish_us = tiles_of_sm * sums / (kSums * device.clock_ghz) * 1e-3};
+          .finish_us = exchange_us + tiles_of_sm * sums / (kSums * device.clock_ghz) * 1e-3};
 }
 
 }  // namespace coppice

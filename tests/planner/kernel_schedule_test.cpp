@@ -40,15 +40,18 @@ TEST(MlaScheduleTest, SingleTokensWithFewKeysRunInClusters) {
   EXPECT_EQ(mla_schedule(64, 1, 1, 8192, 132).burst, 0);
 }
 
-// Warps of the merging kernel take runs of 2, 4, 8 and 16 chunks, and then three merges in pairs.
+// Warps of the merging kernel take runs of 1, 2, 4 and 8 chunks, and then four merges in pairs; of
+// three octets of rows half as many warps take twice as many.
 TEST(MlaScheduleTest, MergesFollowTheRunsOfWarps) {
-  const auto merges = [](std::int64_t context) {
-    return mla_schedule(8, 1, 1, context, 132).merges;
+  const auto merges = [](std::int64_t context, std::int64_t rows = 1) {
+    return mla_schedule(8, 1, rows, context, 132).merges;
   };
-  const double one = merges(1024) / (2 + 3);
-  EXPECT_NEAR(merges(4096), (4 + 3) * one, 1e-9);
-  EXPECT_NEAR(merges(8192), (8 + 3) * one, 1e-9);
-  EXPECT_NEAR(merges(32768), (16 + 3) * one, 1e-9);
+  const double one = merges(1024) / (1 + 4);
+  EXPECT_NEAR(merges(4096), (2 + 4) * one, 1e-9);
+  EXPECT_NEAR(merges(8192), (4 + 4) * one, 1e-9);
+  EXPECT_NEAR(merges(32768), (8 + 4) * one, 1e-9);
+  EXPECT_NEAR(merges(8192, 2) / one, 4 + 4, 0.1);
+  EXPECT_NEAR(merges(8192, 3) / one, 8 + 3, 0.1);
   // More rows are more blocks, which share the multiprocessors; those of 17 rows wait for the
   // attention to leave where it is on most of them.
   EXPECT_GT(mla_schedule(8, 1, 64, 1024, 132).merges, 2 * merges(1024));
@@ -78,6 +81,18 @@ TEST(ProductScheduleTest, ArithmeticOvertakesBytesBetween64And256Rows) {
   EXPECT_GT(multiply_us(256), bytes_us);
   // 160 tiles on 132 multiprocessors are two waves: more than the products alone.
   EXPECT_GT(multiply_us(256), 1.2 * 2.0 * 256 * 20480 * 7168 / device.bf16_reached * 1e-6);
+}
+
+// Four segments each; with 32 rows only the product with short inputs leaves room for pushed sums.
+TEST(ProductScheduleTest, PushedSumsNeedNoExchange) {
+  const DeviceSpec& device = find_device("h200");
+  const auto finish_us = [&](std::int64_t rows, std::int64_t outputs, std::int64_t inputs) {
+    return product_time(rows, 1, outputs, inputs, device).finish_us;
+  };
+  EXPECT_LT(finish_us(8, 2112, 7168), 0.4);
+  EXPECT_GT(finish_us(32, 2112, 7168), 0.5);
+  EXPECT_LT(finish_us(32, 1536, 1536), 0.5);
+  EXPECT_GT(finish_us(64, 1536, 1536), 0.5);
 }
 
 }  // namespace
