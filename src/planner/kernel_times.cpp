@@ -17,9 +17,9 @@ constexpr double kActivationRate = 0.8;  // of the read rate: plain loads and st
 constexpr double kCopyRate = 0.4;  // of the read rate: one word a thread and nothing behind it
 constexpr std::int64_t kMergeRows = 64;  // from here on partial results are merged by columns
 constexpr std::int64_t kTileRows = 64;
-constexpr std::int64_t kFewRows = 16;           // row by row work takes no longer than for one
-constexpr double kInstructionsPerWeight = 2.0;  // of an INT4 weight: unpack, scale, load, loop
-constexpr double kProductWeights = 256;         // of one m16n8k16
+constexpr std::int64_t kFewRows = 16;            // row by row work takes no longer than for one
+constexpr double kInstructionsPerWeight = 1.75;  // of an INT4 weight: unpack, scale, load, loop
+constexpr double kProductWeights = 256;          // of one m16n8k16
 // Clocks of such a product on a multiprocessor: where two blocks share it, and where one block with
 // units of 16 rows has it to itself and waits for its own results. The second is from the kernel
 // alone at 128 to 1024 rows of independent choices (docs/results/moe-h200.md).
