@@ -108,6 +108,10 @@ void RoundTracer::top_k_log_probs(const TopKLogProbsArgs& args) {
 }
 void RoundTracer::build_tree(const BuildTreeArgs& args) {
   if (takes_part(RoundPart::kTreeBuild)) inner_->build_tree(args);
+  if (!counting_) return;
+  const Tensor first = args.log_probs.rows(0, 1);
+  draft_.resize(static_cast<std::size_t>(first.num_elements()));
+  inner_->download(draft_.data(), first);
 }
 void RoundTracer::ngram_propose(const NgramProposeArgs& args) {
   if (takes_part(RoundPart::kTreeBuild)) inner_->ngram_propose(args);

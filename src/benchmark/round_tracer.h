@@ -50,6 +50,9 @@ class RoundTracer final : public ForwardingBackend {
   // rows and so on, a mean over the routed layers of the verify passes since.
   void start_counting();
   std::vector<double> stop_counting();
+  // Of the first sequence's last draft while counting: the log-probabilities of its best tokens,
+  // [depth, k]. What a tree takes follows from them.
+  const std::vector<float>& draft() const { return draft_; }
 
   void embed(const EmbedArgs& args) override;
   void rms_norm(const RmsNormArgs& args) override;
@@ -99,6 +102,7 @@ class RoundTracer final : public ForwardingBackend {
   std::array<bool, kNumRoundParts> enabled_{};
   bool counting_ = false;
   std::vector<double> loads_;
+  std::vector<float> draft_;
   std::int64_t layers_ = 0;
 };
 

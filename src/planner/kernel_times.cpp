@@ -7,6 +7,7 @@
 #include "backend/cost/op_cost.h"
 #include "kernels/gemm/skinny_gemm_config.h"
 #include "kernels/moe/moe_experts_config.h"
+#include "kernels/tree/build_tree_config.h"
 #include "planner/kernel_schedule.h"
 
 namespace coppice {
@@ -195,6 +196,8 @@ CostFeatures features_of(const OpCost& cost, const DeviceSpec& device) {
   if (cost.packed_weights > 0)
     features.math_us =
         std::max(features.math_us, packed_excess_us(cost, features.memory_us, device));
+  if (std::string_view(cost.op) == "build_tree")
+    features.form = cost.rows > kernels::kStepwiseBudget ? 1 : 0;
   // Nodes of a tree are fitted; what a fused kernel does in turn is a constant of that kernel.
   (cost.in_mla_queries ? features.math_us : features.serial_us) += cost.serial_steps * kNodeUs;
   return features;

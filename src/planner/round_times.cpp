@@ -45,7 +45,8 @@ CostFeatures features_at(const CountedRound& cost, Part part, const DeviceSpec& 
   features.rows = place.rows;
   // Only attention reads the cache; for the rest the context would split the points for nothing.
   features.context = part == Part::kAttention || part == Part::kDraft ? place.context : 0;
-  const bool has_forms = part == Part::kAttention || part == Part::kDense || part == Part::kLmHead;
+  const bool has_forms = part == Part::kAttention || part == Part::kDense ||
+                         part == Part::kLmHead || part == Part::kTreeBuild;
   if (!has_forms) features.form = 0;
   return features;
 }

@@ -25,15 +25,17 @@ double as_double(std::int64_t value) {
   return static_cast<double>(value);
 }
 
-// Nodes of a tree one after the other, in the time of one node of a small tree: a lane that holds
-// several candidates looks through them, and asks the others for ties. Tables are read and results
-// written beside the first few.
+// Nodes of a tree one after the other, in the time of one node of a small tree: tables are read and
+// results written beside the first few. Larger trees grow by rounds and take what their draft asks
+// for. This is that of drafts whose best 64 tokens are about as likely, as a random network's: the
+// root's children are one round, more rounds and longer lists follow (docs/results/tree-h200.md).
 double steps_of_tree(std::int64_t nodes) {
-  constexpr double kTies = 0.2, kCandidate = 0.076, kFew = 7;
-  const int slots =
-      kernels::choose_build_tree(1, 1, static_cast<int>(std::max<std::int64_t>(nodes, 1))).slots;
-  return std::max(as_double(nodes), kFew) *
-         (slots <= 1 ? 1.0 : 1 + kTies + kCandidate * (slots - 1));
+  constexpr double kFew = 9.3, kRound = 22.3, kNode = 0.05, kListed = 0.62, kSorted = 0.0012;
+  constexpr double kSiblings = 63;
+  const double most = as_double(nodes);
+  if (nodes <= kernels::kStepwiseBudget) return std::max(most, kFew);
+  const double more = std::max(most - kSiblings, 0.0);
+  return kRound + kNode * std::min(most, kSiblings) + more * (kListed + kSorted * more);
 }
 
 // One row whose gate and up are at most one block of outputs for each multiprocessor: the form that
@@ -43,6 +45,15 @@ bool fits_one_kernel(const ExpertWeights& experts, std::int64_t top_k, std::int6
       static_cast<int>(2 * experts.intermediate_size), static_cast<int>(experts.hidden_size));
   return top_k <= kernels::kStepCells && gate_up.warps_k == kernels::kStepCells &&
          top_k * gate_up.blocks <= num_sms;
+}
+
+// Column tiles of a unit of rows.
+int columns_of_units(std::int64_t rows, std::int64_t top_k, std::int64_t num_experts) {
+  constexpr std::size_t kSharedBytes = 232448, kSharedBytesOfSm = 233472;  // sm_90 and sm_100
+  return kernels::choose_moe_experts_config(static_cast<int>(rows), static_cast<int>(top_k),
+                                            static_cast<int>(num_experts), false, kSharedBytes,
+                                            kSharedBytesOfSm)
+      .columns;
 }
 
 // Beyond the first pass in which the threads of one block write the paths of a tree's rows.
@@ -130,7 +141,7 @@ void CostBackend::moe_experts(const MoeExpertsArgs& args) {
   double distinct = 0, units = 0, columns = 0;
   const std::vector<double>& loads =
       loads_of(experts.num_experts, top_k, static_cast<std::int64_t>(rows));
-  const int unit_columns = kernels::moe_experts_columns(static_cast<int>(args.x.shape(0)));
+  const int unit_columns = columns_of_units(args.x.shape(0), top_k, experts.num_experts);
   for (std::size_t i = 0; i < loads.size(); ++i) {
     const auto of_expert = static_cast<int>(i) + 1;
     const int units_of_expert = (of_expert + unit_columns - 1) / unit_columns;
