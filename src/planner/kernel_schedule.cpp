@@ -164,7 +164,7 @@ Merges merges_of(const MlaGroup& group, const Parts& parts, std::int64_t octets)
 
 void add_merges(const Shape& shape, int padded_heads, const Parts& parts, std::int64_t busy_sms,
                 MlaSchedule& schedule) {
-  constexpr double kShare = 1.0 / 3;       // of a merge that a further block of a multiprocessor
+  constexpr double kShare = 0.27;          // of a merge that a further block of a multiprocessor
                                            // takes from the others
   constexpr std::int64_t kBlocksOfSm = 4;  // that find room at the same time
   const std::int64_t octets = shape.sequences * shape.rows * padded_heads / 8;
@@ -232,6 +232,8 @@ ProductTime product_time(std::int64_t rows, std::int64_t num_heads, std::int64_t
   constexpr std::size_t kSharedBytes = 232448;  // of a block on sm_90 and sm_100
   constexpr double kCopyBytes = 64;             // a clock and multiprocessor, out of the L2 cache
   constexpr double kSums = 2.4;  // a clock and multiprocessor; from products of 256 rows alone
+  // Of the rate of one short product: those of a round follow each other, and clocks sink.
+  constexpr double kSustained = 0.95;
   // Two cluster barriers and a read where sums are not pushed: a layer of 17 or 32 rows, some of
   // whose split products push, gained 1.1 and 2.2 us more than one of 64, where none does
   // (docs/results/attention-block-h200.md).
@@ -250,7 +252,8 @@ ProductTime product_time(std::int64_t rows, std::int64_t num_heads, std::int64_t
   const double outputs_of_tile = 64.0 * tiles.warpgroups;
   const double flops = 2 * outputs_of_tile * tiles.columns * kernels::kSkinnyStepInputs;
   const double bytes = 2 * kernels::kSkinnyStepInputs * (outputs_of_tile + tiles.columns);
-  const double math_us = flops * static_cast<double>(device.num_sms) / device.bf16_reached * 1e-6;
+  const double reached = kSustained * device.bf16_reached;
+  const double math_us = flops * static_cast<double>(device.num_sms) / reached * 1e-6;
   const double copy_us = bytes / (kCopyBytes * device.clock_ghz) * 1e-3;
   // Blocks of a cluster multiply a segment of the inputs each and share the sums.
   const double exchange_us = segments > 1 && tiles.pushed_at == 0 ? kExchangeUs : 0;

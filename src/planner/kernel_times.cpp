@@ -13,18 +13,18 @@
 namespace coppice {
 namespace {
 
-constexpr double kL2Speedup = 1.8;
+constexpr double kL2Speedup = 1.8, kLogitsSpeedup = 1.4;  // each logit is read once
 constexpr double kActivationRate = 0.8;  // of the read rate: plain loads and stores
 constexpr double kCopyRate = 0.4;  // of the read rate: one word a thread and nothing behind it
 constexpr std::int64_t kMergeRows = 64;  // from here on partial results are merged by columns
 constexpr std::int64_t kTileRows = 64;
-constexpr std::int64_t kFewRows = 16;            // row by row work takes no longer than for one
+constexpr std::int64_t kFewRows = 12;            // row by row work takes no longer than for one
 constexpr double kInstructionsPerWeight = 1.75;  // of an INT4 weight: unpack, scale, load, loop
 constexpr double kProductWeights = 256;          // of one m16n8k16
 // Clocks of such a product on a multiprocessor: where two blocks share it, and where one block with
 // units of 16 rows has it to itself and waits for its own results. The second is from the kernel
 // alone at 128 to 1024 rows of independent choices (docs/results/moe-h200.md).
-constexpr double kProductClocks = 1.6, kProductClocksAlone = 4.9;
+constexpr double kProductClocks = 1.6, kProductClocksAlone = 4.4;
 constexpr double kNodeUs = 0.05;  // of one serial step
 constexpr double kLanes = 128;    // instructions a clock and multiprocessor
 constexpr std::string_view kMlaPlan = "plan_mla_attention";
@@ -83,7 +83,8 @@ double activation_us(const OpCost& cost, const DeviceSpec& device) {
   const double from_memory = cost.activation_bytes / rate * 1e-6;
   const double cached = is_copy ? 0 : share_in_cache(cost.activation_bytes, device);
   // Row by row work on rows in the cache takes its launches, and what spreading over the GPU takes.
-  const double from_cache = cost.kind == CostKind::kRows ? 0 : from_memory / kL2Speedup;
+  const double speedup = cost.kind == CostKind::kVocab ? kLogitsSpeedup : kL2Speedup;
+  const double from_cache = cost.kind == CostKind::kRows ? 0 : from_memory / speedup;
   return cached * from_cache + (1 - cached) * from_memory;
 }
 
@@ -199,7 +200,8 @@ CostFeatures features_of(const OpCost& cost, const DeviceSpec& device) {
   if (std::string_view(cost.op) == "build_tree")
     features.form = cost.rows > kernels::kStepwiseBudget ? 1 : 0;
   // Nodes of a tree are fitted; what a fused kernel does in turn is a constant of that kernel.
-  (cost.in_mla_queries ? features.math_us : features.serial_us) += cost.serial_steps * kNodeUs;
+  const bool constant = cost.in_mla_queries || std::string_view(cost.op) == "compile_tree";
+  (constant ? features.math_us : features.serial_us) += cost.serial_steps * kNodeUs;
   return features;
 }
 

@@ -54,21 +54,20 @@ std::vector<std::string> beyond_ten_percent(const Judgement& judgement) {
 // All but what docs/results/planner-h200.md names.
 TEST(JudgeTest, StagesAreWithinTenPercent) {
   EXPECT_EQ(beyond_ten_percent(measured()), std::vector<std::string>{});
-  // Norms do not depend on the context: the same work took 53.0, 45.2 and 48.6 us.
+  // Commits do not depend on the context: the same work took 246, 236 and 256 us.
   EXPECT_EQ(beyond_ten_percent(whole_layers()),
-            (std::vector<std::string>{"norms, 256 rows at 1024"}));
+            (std::vector<std::string>{"commit, 256 rows at 32768"}));
 }
 
-// Of kernels in which single tokens run in clusters, at 4k as well; one pass, so that commits at
-// clocks of their own are left out.
-TEST(JudgeTest, LaterKernelsFollowTheirSchedules) {
-  const Judgement later =
+// Of kernels a few hours older, at 4k as well: the forms that changed since are calibrated.
+TEST(JudgeTest, EarlierKernelsAreNotFar) {
+  const Judgement earlier =
       judge(COPPICE_SOURCE_DIR "/docs/results/data/2026-11-30-h200-rounds-tp8.json");
-  EXPECT_EQ(later.rounds.size(), 16u);
-  for (const JudgedRound& round : later.rounds) {
+  EXPECT_EQ(earlier.rounds.size(), 16u);
+  for (const JudgedRound& round : earlier.rounds) {
     EXPECT_LT(std::abs(round.total_error()), 0.05)
         << round.measured.rows << " rows, context " << round.measured.context;
-    EXPECT_LT(std::abs(round.error(Part::kAttention)), 0.06)
+    EXPECT_LT(std::abs(round.error(Part::kAttention)), 0.08)
         << round.measured.rows << " rows, context " << round.measured.context;
   }
 }

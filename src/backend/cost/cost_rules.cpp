@@ -58,10 +58,11 @@ int columns_of_units(std::int64_t rows, std::int64_t top_k, std::int64_t num_exp
 
 // Beyond the first pass in which the threads of one block write the paths of a tree's rows.
 double steps_of_paths(std::int64_t sequences, std::int64_t nodes, std::int64_t max_path) {
-  constexpr double kPass = 12;
+  constexpr double kPass = 6.7, kNode = 0.08;
   const kernels::CompileTreeConfig config =
       kernels::choose_compile_tree(static_cast<int>(sequences), static_cast<int>(nodes));
-  return kPass * std::max(0.0, as_double((nodes + 1) * max_path) / config.threads - 1);
+  return kNode * as_double(nodes) +
+         kPass * std::max(0.0, as_double((nodes + 1) * max_path) / config.threads - 1);
 }
 
 }  // namespace
