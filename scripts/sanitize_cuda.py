@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 
+from kernel_sources import folders_of, kernels_in_source
 from sanitizer_output import Result
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -47,10 +48,10 @@ def kernel_test(name, test_filter, **options):
     return Run("gtest", name, [test_filter], **options)
 
 
-def bench(part):
-    """K2's widths: too much for the tools that watch every access to shared memory."""
+def bench(part, **options):
+    """K2's widths: too much for the tools that watch every access to shared memory, unless kept to one kernel."""
     return Run("plain", "coppice", ["bench", "kernels", "--device", "cuda", "--check-only", "--filter", part],
-               tools=["memcheck", "synccheck"])
+               **{"tools": ["memcheck", "synccheck"], **options})
 
 
 def generate(focus, *flags, **options):
@@ -75,8 +76,9 @@ RUNS = {
     "peers, two GPUs": kernel_test("kernels_peer_exchange_test", "*PeerExchangeTest.*/1", gpus=2),
     "mla, 8k": bench("mla tp8 B=1 L=8192 T=1,mla tp8 B=8 L=8192 T=1"),
     "mla, 64 heads": bench("mla tp1 B=1 L=1024 T=17"),
+    "experts, one token": bench("experts tp8 M=1", tools=["memcheck", "racecheck", "synccheck"], focus=["moe_single_kernel"]),
     "dense, K2 shapes": bench("q_b tp8 M=17,router tp8 M=17,o_proj tp8 M=64,qkv_a tp8 M=8"),
-    "rounds, tree": generate(["compile_draft_kernel", "write_time_kernel"], "--ddtree-budget", "16"),
+    "rounds, tree": generate(["compile_draft_kernel", "write_time_kernel", "gqa_combine_kernel"], "--ddtree-budget", "16"),
     "rounds, n-gram": generate(["ngram_propose_kernel"], "--spec-method", "ngram"),
     "rounds, two ranks": generate([], "--ddtree-budget", "8", "--tp", "2", gpus=2, tools=["memcheck", "synccheck", "initcheck"]),
     "rounds, log-probabilities": kernel_test(
@@ -97,8 +99,9 @@ KERNELS = {
     "gather_rows_kernel": ["op gather_rows"],
     "moe_route_kernel": ["op moe_route", "experts"],
     "moe_prepare_kernel": ["op moe_block"],
-    **{name: EXPERTS for name in ("moe_experts_kernel", "moe_combine_kernel", "moe_single_kernel", "moe_wide_kernel",
-                                  "moe_wide_list_kernel", "repack_experts_kernel")},
+    **{name: EXPERTS for name in ("moe_wide_kernel", "moe_wide_list_kernel", "repack_experts_kernel")},
+    **{name: ["op moe_experts int4", "op moe_block"] for name in ("moe_experts_kernel", "moe_combine_kernel")},
+    "moe_single_kernel": ["experts, one token"],
     "mla_rope_kernel": ["op mla_rope_and_write_kv"],
     "mla_queries_kernel": ["op mla_queries"],
     **{name: MLA for name in ("mla_plan_tiles", "mla_plan_passes", "mla_attention_sm90", "mla_combine")},
@@ -106,7 +109,7 @@ KERNELS = {
     "mla_generic": ["op mla_attention"],
     "gqa_rope_kernel": ["op gqa_rope_and_write_kv"],
     "gqa_attention_kernel": ["op gqa_attention"],
-    "gqa_combine_kernel": ["op gqa_attention"],
+    "gqa_combine_kernel": ["rounds, tree"],  # more than 512 positions of cache
     "top_k_log_probs_kernel": ["op top_k_log_probs", "top-k and greedy"],
     "top_k_cluster_kernel": ["op top_k_log_probs", "top-k and greedy"],
     "merge_top_k_kernel": ["top-k and greedy"],
@@ -129,23 +132,6 @@ KERNELS = {
 # Of the benchmark alone; they make inputs and read memory.
 BENCHMARK = {"fill_uniform_kernel", "fill_bell_kernel", "fill_nibbles_kernel", "fill_scales_kernel", "read_kernel",
              "empty_kernel"}
-
-
-def kernels_in_source():
-    """All __global__ functions: {name: folder}."""
-    names = {}
-    for path in sorted((ROOT / "src/kernels").rglob("*.cu*")):
-        text = re.sub(r"//[^\n]*", "", path.read_text())
-        for match in re.finditer(r"__global__\s+", text):
-            rest = text[match.end():]
-            while attribute := re.match(r"(void\s+)?(__launch_bounds__|__cluster_dims__)\s*\(", rest):
-                depth, at = 1, attribute.end()
-                while depth:
-                    depth += {"(": 1, ")": -1}.get(rest[at], 0)
-                    at += 1
-                rest = rest[at:].lstrip()
-            names[re.match(r"(?:void\s+)?(\w+)\s*\(", rest).group(1)] = path.parent.name
-    return names
 
 
 def check_table():
@@ -243,9 +229,9 @@ def end(process):
 def flags_of(tool, run):
     """Those of the sanitizer; the tool "coverage" lists launches and watches none."""
     if tool == "coverage":
-        return ["--tool", "memcheck", "--dump-kernel-launches", "--num-callers-host", "1",
+        return ["--tool", "memcheck", "--dump-kernel-launches", "--num-callers-host", "1", "--print-limit", "0",
                 "--kernel-name", "kernel_substring=no_such_kernel"]
-    flags = ["--tool", tool, "--print-limit", "200"]
+    flags = ["--tool", tool, "--print-limit", "5000"]
     for part in run.focus if tool == "racecheck" and run.focus else ["coppice"]:
         flags += ["--kernel-name", "kernel_substring=" + part]
     # One kernel at a time: the tool's memory is that of one launch, and no launch goes untracked. Ranks wait for each other's.
@@ -273,6 +259,7 @@ def run_case(args, tool, name, case, limit):
         end(process)
     text = base.with_suffix(".txt").read_text(errors="replace")
     result = Result(tool, name, case_name, text, code, time.time() - start).as_json()
+    result["watched"] = list(run.focus) if tool == "racecheck" else []
     base.with_suffix(".json").write_text(json.dumps(result, indent=1))
     return result
 
@@ -335,13 +322,20 @@ def is_in(record, kernel, folders):
     return not files or folders[kernel] in files
 
 
-def folders_of(file):
-    return {path.parent.name for path in (ROOT / "src/kernels").rglob(file)}
+def reached(kernel, results):
+    """In how many launches the coverage of its runs has seen it: "12", "0", "at least 12", "not listed", "" if none has run."""
+    mine = [r for r in results.get("coverage", []) if r["run"] in KERNELS[kernel]]
+    seen = sum(r["launches"].get(kernel, 0) for r in mine)
+    if not mine:
+        return ""
+    if all(r["state"] == "clean" for r in mine):
+        return str(seen)
+    return f"at least {seen}" if seen else "not listed"
 
 
 def cell(kernel, tool, results, folders):
     """What a tool said of a kernel, in the results of its runs."""
-    mine = [r for r in results if r["run"] in KERNELS[kernel]]
+    mine = [r for r in results if r["run"] in KERNELS[kernel] and kernel in (r["watched"] or [kernel])]
     if not mine:
         return "not covered"
     near = [[x for x in r["records"] if is_in(x, kernel, folders)] for r in mine]
@@ -350,20 +344,24 @@ def cell(kernel, tool, results, folders):
     if errors:
         return f"{errors} error" + ("s" if errors > 1 else "")
     for state in ("did not end", "not tracked", "test failed", "skipped"):
-        count = sum(r["state"] == state for r in mine)
+        # A case with reports of other kernels that did not end either has state "errors".
+        count = sum(r["state"] == state or (state == "did not end" and r["code"] == 124) for r in mine)
         if count:
             return f"{state} ({count} of {len(mine)})"
     known = sum(x["count"] for records in near for x in records)
+    if unprinted := sum(r["unprinted"] for r in mine):
+        return f"{known} known, {unprinted} not printed"
     wanted = sum(tool in RUNS[run].tools for run in KERNELS[kernel])
     part = len({r["run"] for r in mine})
     return (f"{known} known" if known else "clean") + (f" in {part} of {wanted} runs" if part < wanted else "")
 
 
 def table_of(results, tools):
-    """[(kernels, cells)]: kernels of the same cells share a row."""
+    """[(kernels, cells)]: kernels of the same cells share a row. A kernel that no run has reached is not called clean."""
     folders, rows = kernels_in_source(), {}
     for kernel in KERNELS:
-        cells = tuple(cell(kernel, tool, results.get(tool, []), folders) for tool in tools)
+        cells = tuple("not reached" if reached(kernel, results) == "0" else cell(kernel, tool, results.get(tool, []), folders)
+                      for tool in tools)
         rows.setdefault(cells, []).append(kernel)
     return [(kernels, cells) for cells, kernels in rows.items()]
 
@@ -372,6 +370,9 @@ def page_of(results, tools):
     lines = ["| kernels | " + " | ".join(tools) + " |", "|---" * (len(tools) + 1) + "|"]
     for kernels, cells in table_of(results, tools):
         lines.append("| " + ", ".join(f"`{kernel}`" for kernel in kernels) + " | " + " | ".join(cells) + " |")
+    if results.get("coverage"):
+        lines += ["", "Launches in these runs: " + ", ".join(
+            f"`{kernel}` {count}" for kernel in KERNELS if (count := reached(kernel, results))) + "."]
     total = {}
     for tool in tools:
         for result in results.get(tool, []):

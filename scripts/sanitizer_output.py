@@ -19,12 +19,12 @@ KINDS = (
     ("api", r"Program hit "),
     ("application", r"Error: process didn't terminate|Target application|Error: (?:couldn't find exit|Target app|No attach)"
                     r"|The application may have hit"),
-    ("launch", r"Launch #"),
+    ("launch", r"Launch #"),  # with more behind it where a filter is set: "Launch #3 (filtered: not in include list)"
     ("note", r"COMPUTE-SANITIZER$|Tracking kernels launched by child|Saved host backtrace"),
 )
 
-# Pairs of places that racecheck reports although they are ordered, and by what. Each kind is reported in a kernel of twenty
-# lines too (docs/results/2026-11-30-h200-sanitizer.md).
+# Pairs of places that racecheck reports although they are ordered, and by what; 2025.3.1 alone reports those of ARRIVAL. Each kind
+# is reported in a kernel of twenty lines too (docs/results/2026-11-30-h200-sanitizer.md).
 LANE = "lane 0 arrives on an mbarrier for its warp, after __syncwarp"
 ARRIVAL = "bar.arrive of the readers, bar.sync of the writers"
 KNOWN = {
@@ -36,10 +36,23 @@ KNOWN = {
     ("mla_store_weights", "mla_tail_pass"): ARRIVAL,
     ("ldmatrix_x4", "mla_store_weights"): ARRIVAL,
 }
+# Other reports that are ordered: (what, all of these in the text), and by what.
+KNOWN_TEXTS = (
+    (r"Potential invalid __shared__ write of size 4 bytes$",
+     ("coppice::kernels::cluster_store(", "coppice::kernels::mla_single_scores(", "coppice::kernels::mla_attention_single_sm90(",
+      "is located in a block that might have already exited"),
+     "the other block waits for these scores, all warps' arrivals on scores_full, before it ends"),
+)
 
 
 def function_of(text):
-    """The bare name of a function as the tools print it."""
+    """The bare name of a function as the tools print it, or as the compiler mangles it."""
+    if text.startswith("_Z"):
+        rest, name = text[2:].lstrip("NKV"), ""
+        while number := re.match(r"\d+", rest):
+            end = number.end() + int(number[0])
+            name, rest = rest[number.end():end], rest[end:]
+        return name or text[:40]
     plain = text.replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
     names = re.split(r"[<(\[]", plain)[0].split("::")[-1].split()
     return names[-1] if names else plain[:40]
@@ -68,13 +81,20 @@ class Record:
     def __init__(self, kind, what, places=(), files=(), text="", functions=()):
         self.kind, self.what, self.text, self.count = kind, what, text, 1
         self.places, self.files, self.functions = list(places), sorted(set(files)), list(functions)
+        self.ordered = self.ordered_by()
 
     def key(self):
-        return self.kind, self.what, tuple(self.places)
+        return self.kind, self.what, tuple(self.places), self.ordered
+
+    def ordered_by(self):
+        """By what a report of racecheck is ordered nevertheless, or ''."""
+        if self.kind == "race":
+            return KNOWN.get(tuple(sorted(set(self.functions))), "")
+        return next((why for what, parts, why in KNOWN_TEXTS
+                     if re.match(what, self.what) and all(part in self.text for part in parts)), "")
 
     def known(self):
-        """By what a report of racecheck is ordered nevertheless, or ''."""
-        return KNOWN.get(tuple(sorted(set(self.functions))), "") if self.kind == "race" else ""
+        return self.ordered
 
     def foreign(self):
         """Of a library's kernel: no line of ours, no name of ours."""
@@ -113,6 +133,14 @@ def records_of(block):
     yield Record(kind, what, [where], [pathlib.Path(place[2]).name] if place[2] else [], text, [name])
 
 
+def unprinted_in(text):
+    """How many reports the tool counted and did not print, for its limit; launches count as reports."""
+    left = [int(n) for n in re.findall(r"(\d+) errors? (?:was|were) not printed", text)]
+    for shown, errors, warnings in re.findall(r"(\d+) hazards? displayed \((\d+) errors?, (\d+) warnings?\)", text):
+        left.append(int(errors) + int(warnings) - int(shown))
+    return max(0, *left, 0)
+
+
 class Result:
     """What one case under one tool gave. code: the exit status, 124 for one that was ended."""
 
@@ -136,7 +164,8 @@ class Result:
                     found[record.key()] = record
         self.records = list(found.values())
         counted = sum(int(n) for n in re.findall(r": (\d+) (?:errors?|hazards?)", self.summary)[:1])
-        if counted and not self.records and not self.foreign:
+        self.unprinted = unprinted_in(text)
+        if counted and not self.records and not self.foreign and not self.launches:
             self.records.append(Record("unread", self.summary, text="\n".join(text.splitlines()[-TEXT_LINES:])))
         for record in self.records[MOST_TEXTS:]:
             record.text = ""
@@ -146,7 +175,7 @@ class Result:
         return [r for r in self.records if r.kind not in ("untracked", "application") and not r.known()]
 
     def state(self):
-        """errors, did not end, not tracked, skipped, test failed, known or clean: the worst that holds."""
+        """errors, did not end, skipped, not tracked, test failed, not printed, known or clean: the worst that holds."""
         kinds = {r.kind for r in self.records}
         if self.errors():
             return "errors"
@@ -158,9 +187,12 @@ class Result:
             return "not tracked"
         if self.code != 0 or "application" in kinds:
             return "test failed"
+        if self.unprinted:
+            return "not printed"
         return "known" if self.records else "clean"
 
     def as_json(self):
         return {"tool": self.tool, "run": self.run, "case": self.case, "state": self.state(), "code": self.code,
                 "seconds": round(self.seconds, 1), "summary": self.summary, "foreign": self.foreign, "launches": self.launches,
+                "unprinted": self.unprinted,
                 "complaints": self.complaints, "records": [r.as_json() for r in self.records]}

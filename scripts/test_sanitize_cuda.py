@@ -66,6 +66,40 @@ CLUSTER = """========= Potential invalid __shared__ read of size 16 bytes
 =========
 ========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
 """
+# As printed for single tokens of MLA on 30 November 2026 by 2026.4, shortened.
+SENT_SCORES = """========= Potential invalid __shared__ write of size 4 bytes
+=========     at coppice::kernels::cluster_store(unsigned int, unsigned int)+0x5600 in cluster.cuh:41
+=========     by thread (32,0,0) in block (0,0,0)
+=========         Device Frame: coppice::kernels::mla_single_scores(coppice::kernels::MlaSingleShared *, unsigned int)+0x5470 in mla_single.cuh:212
+=========         Device Frame: coppice::kernels::mla_attention_single_sm90(coppice::kernels::MlaAttentionParams)+0x1fd0 in mla_single.cuh:498
+=========     Address 0x1036840 is located in a block that might have already exited
+=========
+"""
+ONE_HAZARD = "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)\n"
+TWO_HAZARDS = "========= RACECHECK SUMMARY: 2 hazards displayed (2 errors, 0 warnings)\n"
+# As printed for the commit test by 2026.4 with --dump-kernel-launches, shortened.
+LAUNCHES = """========= COMPUTE-SANITIZER
+========= Launch #1 (filtered: not in include list)
+=========   Kernel: _ZN7coppice7kernels18accept_path_kernelENS0_16AcceptPathParamsE
+=========   Grid:   (1, 1, 1)
+=========   Block:  (32, 1, 1)
+=========   Stream: 0x0
+=========     Saved host backtrace up to driver entry point at kernel launch time
+=========         Host Frame: cuLaunchKernelEx [0x39fc2f] in libcuda.so.1
+=========
+========= Launch #2 (filtered: not in include list)
+=========   Kernel: _ZN7coppice7kernels14move_kv_kernelILi256EEEvNS0_18MoveKvKernelParamsE
+=========   Grid:   (4, 3, 1)
+=========
+========= Launch #3 (filtered: not in include list)
+=========   Kernel: _ZN7coppice7kernels43_GLOBAL__N__a30cb87a_10_measure_cu_2c55775519fill_uniform_kernelI13__nv_bfloat16EEvPT_mmf
+=========   Grid:   (4096, 1, 1)
+=========
+========= Launch #4 (filtered: not in include list)
+=========   Kernel: _ZN7coppice7kernels14move_kv_kernelILi256EEEvNS0_18MoveKvKernelParamsE
+=========   Grid:   (1, 1, 1)
+=========
+"""
 CRASHED = """========= COMPUTE-SANITIZER
 ========= Error: process didn't terminate successfully
 ========= Target application returned an error
@@ -110,6 +144,31 @@ class OutputTest(unittest.TestCase):
         text = "========= Launch #1\n=========     Kernel: coppice::kernels::embed_kernel(int)\n=========\n" * 2 + CLEAN
         result = Result("memcheck", "r", "c", text, 0, 1)
         self.assertEqual((result.launches, result.state()), ({"embed_kernel": 2}, "clean"))
+
+    def test_launches_of_filtered_kernels_are_launches_and_no_errors(self):
+        result = Result("coverage", "r", "c", LAUNCHES + "========= ERROR SUMMARY: 4 errors\n", 0, 1)
+        self.assertEqual(result.launches, {"accept_path_kernel": 1, "move_kv_kernel": 2, "fill_uniform_kernel": 1})
+        self.assertEqual((result.state(), result.records), ("clean", []))
+        text = LAUNCHES + ("========= ERROR SUMMARY: 39 errors\n"
+                           "========= ERROR SUMMARY: 35 errors were not printed. Use --print-limit option to adjust\n")
+        result = Result("coverage", "r", "c", text, 0, 1)
+        self.assertEqual((result.state(), result.unprinted), ("not printed", 35))
+
+    def test_scores_sent_to_a_block_that_waits_for_them_are_known_and_nothing_else_is(self):
+        self.assertEqual(state(SENT_SCORES + ONE_HAZARD, tool="racecheck"), "known")
+        for old, new in (("mla_attention_single_sm90", "another_kernel"), ("mla_single_scores", "another_function"),
+                         ("cluster_store(", "cluster_load("), ("that might have already exited", "of another kind"),
+                         ("__shared__ write", "__shared__ read"), ("of size 4 bytes", "of size 16 bytes")):
+            other = SENT_SCORES.replace(old, new)
+            self.assertNotEqual(other, SENT_SCORES)
+            self.assertEqual(state(other + ONE_HAZARD, tool="racecheck"), "errors", new)
+            for text in (SENT_SCORES + other, other + SENT_SCORES):  # neither hides behind the other, whose place is the same
+                self.assertEqual(state(text + TWO_HAZARDS, tool="racecheck"), "errors", new)
+
+    def test_reports_that_were_counted_and_not_printed_are_not_known(self):
+        text = SENT_SCORES + "========= RACECHECK SUMMARY: 1 hazard displayed (3 errors, 0 warnings)\n"
+        result = Result("racecheck", "r", "c", text, 0, 1)
+        self.assertEqual((result.state(), result.unprinted), ("not printed", 2))
 
 
 TOOL = """#!/usr/bin/env python3
@@ -208,6 +267,32 @@ class RunTest(unittest.TestCase):
         self.assertIn("op silu_mul 3", table["silu_mul_kernel"])
         code, _ = self.run_script("--coverage", "--only", "silu_mul")
         self.assertEqual(code, 0)
+        self.assertEqual(self.states("coverage")["silu_mul fine, 1,7,17,33,129 rows"], "clean")
+
+    def test_a_kernel_that_no_launch_of_its_runs_has_is_not_called_clean(self):
+        self.run_script("--tools", "memcheck", "--only", "silu_mul;mla_rope")
+        launch = "========= Launch #1 (filtered: not in include list)\n=========   Kernel: _ZN7coppice7kernels{}Ei\n=========\n"
+        summary = "========= ERROR SUMMARY: 1 error\n"
+        (self.path / "outputs").write_text("#####silu_mul\n" + launch.format("12embed_kernel") + summary +
+                                           "#####place\n" + launch.format("15mla_rope_kernel") + summary)
+        self.run_script("--coverage", "--only", "silu_mul;mla_rope")
+        text = sanitize_cuda.page_of(sanitize_cuda.results_in(self.path / "logs"), ["memcheck"])
+        self.assertIn("| `silu_mul_kernel` | not reached |", text)
+        self.assertIn("| `mla_rope_kernel` | 2 errors |", text)
+        self.assertIn("`mla_rope_kernel` 1, `silu_mul_kernel` 0.", text)
+
+    def test_a_kernel_that_racecheck_was_not_kept_to_is_not_covered_by_the_run(self):
+        sanitize_cuda.RUNS["op silu_mul"].focus = ["another_kernel"]
+        self.run_script("--tools", "memcheck,racecheck", "--only", "silu_mul")
+        text = sanitize_cuda.page_of(sanitize_cuda.results_in(self.path / "logs"), ["memcheck", "racecheck"])
+        self.assertIn("| `silu_mul_kernel` | clean | not covered |", text)
+
+    def test_the_table_says_what_was_not_printed(self):
+        (self.path / "outputs").write_text("#####silu_mul\n========= RACECHECK SUMMARY: 0 hazards displayed (9 errors, 0 warnings)\n"
+                                           "========= COMPUTE-SANITIZER\n")
+        self.run_script("--tools", "racecheck", "--only", "silu_mul")
+        text = sanitize_cuda.page_of(sanitize_cuda.results_in(self.path / "logs"), ["racecheck"])
+        self.assertIn("| `silu_mul_kernel` | 0 known, 45 not printed |", text)
 
     def test_resume_goes_on_with_what_did_not_end(self):
         self.run_script("--tools", "memcheck", "--limit", "1", "--only", "op embed")
