@@ -7,6 +7,7 @@
 
 #include "client/datasets.h"
 #include "client/load_report.h"
+#include "load_flags.h"
 #include "parse_flags.h"
 #include "text_session.h"
 #include "verbs.h"
@@ -121,19 +122,11 @@ void report_throughput(const OfflineRuns& runs, std::int64_t num_requests, std::
 }
 
 void add_throughput_flags(CLI::App& app, OfflineFlags& flags) {
-  DatasetOptions& dataset = flags.dataset;
   flags.session.add_to(app);
   app.add_option("--max-num-seqs", flags.session.engine.max_num_seqs, "sequences that run at once");
-  app.add_option("--dataset-name", dataset.name, "random, sharegpt, custom");
-  app.add_option("--dataset-path", dataset.path, "file of sharegpt or custom");
-  app.add_option("--num-prompts", dataset.num_prompts, "how many; those of a file begin again")
-      ->capture_default_str();
+  add_dataset_flags(app, flags.dataset);
   app.add_option("--input-len", flags.input_len, "tokens of a prompt");
   app.add_option("--output-len", flags.output_len, "tokens of an output");
-  app.add_option("--random-input-len", dataset.random_input_len, "tokens of a prompt");
-  app.add_option("--random-output-len", dataset.random_output_len, "tokens of an output");
-  app.add_option("--random-range-ratio", dataset.random_range_ratio,
-                 "lengths differ by up to this share");
   app.add_option("--num-warmups", flags.num_warmups, "runs before the measured ones");
   app.add_option("--num-iters", flags.num_iterations, "measured runs; the median is printed")
       ->check(CLI::Range(1, 1000));
@@ -147,7 +140,6 @@ int run_bench_latency(int argc, char** argv) {
   OfflineFlags flags;
   flags.num_warmups = 10;
   flags.num_iterations = 30;
-  DatasetOptions& dataset = flags.dataset;
   dataset.num_prompts = 8;
   dataset.random_input_len = 32;
   CLI::App app("Seconds for one batch from start to end.", "coppice bench latency");
@@ -182,7 +174,6 @@ int run_bench_throughput(int argc, char** argv) {
   if (const auto code = parse_flags(app, argc, argv)) return *code;
   flags.session.finish();
   flags.session.engine.enable_prefix_caching = !flags.no_prefix_caching;
-  DatasetOptions& dataset = flags.dataset;
   if (flags.input_len > 0) dataset.random_input_len = flags.input_len;
   if (flags.output_len > 0)
     dataset.random_output_len = dataset.sharegpt_output_len = dataset.custom_output_len =

@@ -53,6 +53,17 @@ std::string shortest(double value) {
 
 }  // namespace
 
+void add_dataset_flags(CLI::App& app, DatasetOptions& dataset) {
+  app.add_option("--dataset-name", dataset.name, "random, sharegpt, custom");
+  app.add_option("--dataset-path", dataset.path, "file of sharegpt or custom");
+  app.add_option("--num-prompts", dataset.num_prompts, "how many; those of a file begin again")
+      ->capture_default_str();
+  app.add_option("--random-input-len", dataset.random_input_len, "tokens of a prompt");
+  app.add_option("--random-output-len", dataset.random_output_len, "tokens of an output");
+  app.add_option("--random-range-ratio", dataset.random_range_ratio,
+                 "lengths differ by up to this share");
+}
+
 void LoadFlags::add_to(CLI::App& app) {
   app.add_option("--backend", backend, "openai (completions), openai-chat; vllm is openai")
       ->check(CLI::IsMember({"openai", "openai-chat", "vllm"}));
@@ -64,18 +75,12 @@ void LoadFlags::add_to(CLI::App& app) {
   app.add_option("--served-model-name", served_name, "name that requests carry");
   app.add_option("--tokenizer", tokenizer, "folder; default: the model's");
   app.add_option("--api-key", api_key, "also OPENAI_API_KEY, VLLM_API_KEY");
-  app.add_option("--dataset-name", dataset.name, "random, sharegpt, custom");
-  app.add_option("--dataset-path", dataset.path, "file of sharegpt or custom");
-  app.add_option("--num-prompts", dataset.num_prompts, "how many; those of a file begin again");
+  add_dataset_flags(app, dataset);
   app.add_option("--seed", dataset.seed, "of prompts and arrivals");
   app.add_option("--input-len", input_len, "of any data set that can");
   app.add_option("--output-len", output_len, "of any data set");
-  app.add_option("--random-input-len", dataset.random_input_len, "tokens of a prompt");
-  app.add_option("--random-output-len", dataset.random_output_len, "tokens of an output");
   app.add_option("--random-prefix-len", dataset.random_prefix_len,
                  "tokens that all prompts begin with");
-  app.add_option("--random-range-ratio", dataset.random_range_ratio,
-                 "lengths differ by up to this share");
   app.add_option("--sharegpt-output-len", dataset.sharegpt_output_len, "instead of the file's");
   app.add_option("--custom-output-len", dataset.custom_output_len, "-1: the file's");
   app.add_flag("--disable-shuffle", dataset.disable_shuffle, "in the file's order");

@@ -11,6 +11,9 @@
 
 namespace coppice {
 
+// What prompts are made of: flags that every load takes, offline too.
+void add_dataset_flags(CLI::App& app, DatasetOptions& dataset);
+
 struct LoadFlags {
   std::string backend = "openai", base_url, host = "127.0.0.1", endpoint, model, tokenizer,
               served_name, label, extra_body, api_key;
