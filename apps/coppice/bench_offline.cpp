@@ -140,6 +140,7 @@ int run_bench_latency(int argc, char** argv) {
   OfflineFlags flags;
   flags.num_warmups = 10;
   flags.num_iterations = 30;
+  DatasetOptions& dataset = flags.dataset;
   dataset.num_prompts = 8;
   dataset.random_input_len = 32;
   CLI::App app("Seconds for one batch from start to end.", "coppice bench latency");
@@ -174,6 +175,7 @@ int run_bench_throughput(int argc, char** argv) {
   if (const auto code = parse_flags(app, argc, argv)) return *code;
   flags.session.finish();
   flags.session.engine.enable_prefix_caching = !flags.no_prefix_caching;
+  DatasetOptions& dataset = flags.dataset;
   if (flags.input_len > 0) dataset.random_input_len = flags.input_len;
   if (flags.output_len > 0)
     dataset.random_output_len = dataset.sharegpt_output_len = dataset.custom_output_len =
