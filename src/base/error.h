@@ -2,8 +2,10 @@
 // The message is one line that names the file or field and the cause.
 #pragma once
 
-#include <stdexcept>
+#include <exception>
+#include <memory>
 #include <string>
+#include <utility>
 
 namespace coppice {
 
@@ -16,12 +18,21 @@ enum class ErrorKind {
   kUnavailable,      // queue full, shutting down, device lost: exit 7, HTTP 503
 };
 
-class Error : public std::runtime_error {
+// Copies share the message and never throw. They may live and end on different threads: the count
+// of the shared_ptr orders that for ThreadSanitizer too, that of std::runtime_error's string (in
+// libstdc++.so, unseen by it) does not.
+class Error : public std::exception {
  public:
-  Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+  Error(ErrorKind kind, std::string message)
+      : message_(std::make_shared<const std::string>(std::move(message))), kind_(kind) {}
+  // No move: a moved-from Error would have no message.
+  Error(const Error&) = default;
+  Error& operator=(const Error&) = default;
+  const char* what() const noexcept override { return message_->c_str(); }
   ErrorKind kind() const { return kind_; }
 
  private:
+  std::shared_ptr<const std::string> message_;
   ErrorKind kind_;
 };
 
