@@ -198,6 +198,23 @@ __device__ __forceinline__ int grow_tree(const Step* table, int k, int budget, f
   return budget;
 }
 
+// What a sequence asks for. `anchor` is negative where there is no tree.
+struct WantedTree {
+  int32_t anchor;
+  int limit;   // of depths
+  int budget;  // of nodes without the root
+  float min_score;
+};
+
+__device__ __forceinline__ WantedTree wanted_tree(const BuildTreeParams& params, int seq) {
+  return {.anchor = params.anchors[seq],
+          .limit = params.depth_limits == nullptr
+                       ? params.depth
+                       : min(max(params.depth_limits[seq], 0), params.depth),
+          .budget = min(params.budgets[seq], params.trees.max_nodes),
+          .min_score = params.min_scores == nullptr ? -INFINITY : params.min_scores[seq]};
+}
+
 // Copies words, 16 bytes at a time where count and source allow it. `out` is 16-byte aligned.
 __device__ __forceinline__ void copy_words(uint32_t* out, const uint32_t* source, int count) {
   const auto thread = static_cast<int>(threadIdx.x);
@@ -244,12 +261,7 @@ __global__ __launch_bounds__(kBuildTreeThreads) void build_tree_kernel(BuildTree
   const auto thread = static_cast<int>(threadIdx.x);
   grid_dependency_wait();
   grid_dependency_launch();
-  const int32_t anchor = params.anchors[seq];
-  const int limit = params.depth_limits == nullptr
-                        ? params.depth
-                        : min(max(params.depth_limits[seq], 0), params.depth);
-  const int budget = min(params.budgets[seq], max_nodes);
-  const float min_score = params.min_scores == nullptr ? -INFINITY : params.min_scores[seq];
+  const auto [anchor, limit, budget, min_score] = wanted_tree(params, seq);
   const int words = params.depth * k;
   const int64_t source = static_cast<int64_t>(seq) * words;
   copy_words(reinterpret_cast<uint32_t*>(log_probs),

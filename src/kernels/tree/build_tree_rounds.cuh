@@ -149,12 +149,7 @@ __global__ __launch_bounds__(kRoundsThreads) void build_tree_rounds_kernel(Build
   if (thread < kLevelDepths) rows.best[kLevelDepths + thread] = -INFINITY;
   grid_dependency_wait();
   grid_dependency_launch();
-  const int32_t anchor = params.anchors[seq];
-  const int limit = params.depth_limits == nullptr
-                        ? params.depth
-                        : min(max(params.depth_limits[seq], 0), params.depth);
-  const int budget = min(params.budgets[seq], params.trees.max_nodes);
-  const float min_score = params.min_scores == nullptr ? -INFINITY : params.min_scores[seq];
+  const auto [anchor, limit, budget, min_score] = wanted_tree(params, seq);
   const bool rises =
       load_rows<kThreads>(params, static_cast<int64_t>(seq) * params.depth * params.k, limit, rows);
   const bool stepwise = __syncthreads_or(static_cast<int>(rises)) != 0 || budget <= kStepwiseBudget;
