@@ -65,6 +65,12 @@ Untouched since before the rounds above, the model had 28 of their 30 judged tot
 - compiling trees of 31 nodes was up to 12 % too slow: a step for each node besides the passes over the paths.
 
 Rounds of one row draft nothing; their tree and commit are other kernels and calibrate only themselves.
+
+## Without a calibration
+
+`coppice plan` without `--calibration` adds up kernels measured alone (src/planner/h200_kernels.cpp), none of them in a round, and is not fitted to any line above: its totals of these 42 rounds are within 9 % (`JudgeTest.KernelsAlonePredictRoundsWithinNinePercent`),
+TP-8 from -4.1 to +6.5 %, TP1 from -7.9 to +2.5 %. With the kernels of 03:03, which it rested on before, plain decoding of a TP-8 rank came out 13 to 16 % too slow. It misses most where no kernel was measured: a draft's own attention (-25 %),
+the product over a draft's features (commits -15 to -30 %), trees of more than 64 nodes (a third of their time).
 """
 
 

@@ -94,6 +94,22 @@ TEST(JudgeTest, MemoryIsWithinTwoPercent) {
   EXPECT_GE(judged, 4);
 }
 
+// What `coppice plan` says without --calibration: kernels measured alone, none of them in a round.
+TEST(JudgeTest, KernelsAlonePredictRoundsWithinNinePercent) {
+  const RoundTimes kernels(KernelTimes::shipped());
+  for (const Judgement* const judgement : {&measured(), &whole_layers()}) {
+    const RoundFile& file = judgement->file;
+    NetworkOnPaper network = network_of(file);
+    for (const MeasuredRound& round : file.rounds) {
+      const Routing routing = measured_routing(round, file.target, /*alone=*/false);
+      const RoundTime time =
+          kernels.time(count_round(round, network, routing), file.device, 1, /*host_us=*/0);
+      EXPECT_NEAR(time.total().us() / round.total_us, 1, 0.09)
+          << round.rows << " rows, context " << round.context;
+    }
+  }
+}
+
 TEST(JudgeTest, AFileWithoutItsCalibrationPointsIsRefused) {
   EXPECT_THROW(
       judge(COPPICE_SOURCE_DIR "/docs/results/data/2026-11-29-h200-rounds-tp8-batch8.json"), Error);
