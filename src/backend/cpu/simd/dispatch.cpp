@@ -1,10 +1,6 @@
-#include "backend/cpu/simd/kernels.h"
+#include "backend/cpu/simd/watched.h"
 
 namespace coppice::cpu::simd {
-
-const Kernels* avx2_table();
-const Kernels* avx512_table();
-
 namespace {
 
 bool has_avx2() {
@@ -15,7 +11,7 @@ bool has_avx2() {
 }  // namespace
 
 const Kernels* avx2_kernels() {
-  return has_avx2() ? avx2_table() : nullptr;
+  return has_avx2() ? watched_avx2_table() : nullptr;
 }
 
 const Kernels* avx512_kernels() {
@@ -23,7 +19,7 @@ const Kernels* avx512_kernels() {
                           __builtin_cpu_supports("avx512dq") &&
                           __builtin_cpu_supports("avx512vl") &&
                           __builtin_cpu_supports("avx512vnni");
-  return has_avx2() && has_avx512 ? avx512_table() : nullptr;
+  return has_avx2() && has_avx512 ? watched_avx512_table() : nullptr;
 }
 
 }  // namespace coppice::cpu::simd
