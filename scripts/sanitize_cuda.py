@@ -8,7 +8,8 @@ Small cases of each op, kernel test and of whole rounds run under memcheck, race
 process of its own with its own time limit. A table says for each kernel what the tools reported in it; the output and what was
 read from it lie in --logs, a .txt and a .json a case. --resume keeps the cases there that ended. Exit code 0: nothing found.
 `--page FILE` writes the table of --logs between the marks of a page. `--coverage` counts launches instead, with a tool that lists
-them (2026.4) or with ncu: which runs reach which kernel. `--check`, without a GPU, says whether a kernel in src/kernels is missing.
+them (2026.4) or with ncu: which runs reach which kernel. The tool "coverage" of --tools does so beside the others, in the same run.
+`--check`, without a GPU, says whether a kernel in src/kernels is missing.
 """
 import argparse
 import concurrent.futures
@@ -32,16 +33,17 @@ ROWS = (1, 7, 17, 33, 129)  # of an op case: one of each form of the kernels
 
 
 class Run:
-    """Cases of one binary. kind: how they are found; focus: kernels that racecheck is kept to, all if empty."""
+    """Cases of one binary. kind: how they are found; focus: kernels that racecheck is kept to, all if empty; together: racecheck
+    takes all numbers of rows of an op case, and any tool all tests, in one process."""
 
-    def __init__(self, kind, binary, args=(), env=None, tools=TOOLS, focus=(), gpus=1):
+    def __init__(self, kind, binary, args=(), env=None, tools=TOOLS, focus=(), gpus=1, together=False):
         self.kind, self.binary, self.args, self.env = kind, binary, list(args), env or {}
-        self.tools, self.focus, self.gpus = tools, focus, gpus
+        self.tools, self.focus, self.gpus, self.together = tools, focus, gpus, together
 
 
-def op(*names):
+def op(*names, **options):
     """Cases of the table whose "op name" begins with one of these."""
-    return Run("ops", "ops_op_cases_test", names)
+    return Run("ops", "ops_op_cases_test", names, **options)
 
 
 def kernel_test(name, test_filter, **options):
@@ -65,25 +67,30 @@ def generate(focus, *flags, **options):
 RUNS = {
     "op linear": op("linear bf16", "head_linear bf16"),
     **{f"op {name}": op(name + " ") for name in (
-        "embed", "rms_norm", "add_rms_norm", "silu_mul", "gather_rows", "moe_route", "moe_experts int4", "moe_block",
-        "mla_rope_and_write_kv", "mla_queries", "mla_attention", "gqa_rope_and_write_kv", "gqa_attention", "top_k_log_probs")},
+        "moe_experts int4", "moe_block", "mla_queries", "mla_attention", "gqa_attention")},
+    **{f"op {name}": op(name + " ", together=True) for name in (
+        "embed", "rms_norm", "add_rms_norm", "silu_mul", "gather_rows", "moe_route", "mla_rope_and_write_kv",
+        "gqa_rope_and_write_kv", "top_k_log_probs", "sample_rows")},
     "top-k and greedy": kernel_test("kernels_tree_test", "*TopKAndGreedy*"),
-    "trees": kernel_test("kernels_tree_test", "*TreesAndRows*:*GoldenTrees*"),
+    "trees": kernel_test("kernels_tree_test", "Tree/SmallTrees.*:*GoldenTrees*"),
     "commit": kernel_test("kernels_tree_test", "*AcceptAndMove*"),
-    "sampling": kernel_test("kernels_tree_test", "*SampledTokens*"),
+    "sampling": kernel_test("kernels_tree_test", "Sample/SmallTrees.*"),
     "experts": kernel_test("kernels_moe_test", "*MoeExpertsTest.AgreesWithDoublePrecision*:MoeRoute.*"),
+    # The sizes that one row's form takes: one, and in the other two tiles of down a block.
+    "experts, one token": kernel_test("kernels_moe_test", "*OneExpertMayTakeEveryRow/3:*OneExpertMayTakeEveryRow/5"),
     "peers": kernel_test("kernels_peer_exchange_test", "*PeerExchangeTest.*/0"),  # one rank: nobody to wait for
-    "peers, two GPUs": kernel_test("kernels_peer_exchange_test", "*PeerExchangeTest.*/1", gpus=2),
+    "peers, two GPUs": kernel_test("kernels_peer_exchange_test", "*PeerExchangeTest.*/1", gpus=2, together=True),
     "mla, 8k": bench("mla tp8 B=1 L=8192 T=1,mla tp8 B=8 L=8192 T=1"),
     "mla, 64 heads": bench("mla tp1 B=1 L=1024 T=17"),
-    "experts, one token": bench("experts tp8 M=1", tools=["memcheck", "racecheck", "synccheck"], focus=["moe_single_kernel"]),
     "dense, K2 shapes": bench("q_b tp8 M=17,router tp8 M=17,o_proj tp8 M=64,qkv_a tp8 M=8"),
+    "dense, 256 rows": bench("q_b tp8 M=256,qkv_a tp8 M=256", tools=["memcheck", "racecheck", "synccheck"],
+                             focus=["skinny_gemm_kernel"]),
     "rounds, tree": generate(["compile_draft_kernel", "write_time_kernel", "gqa_combine_kernel"], "--ddtree-budget", "16"),
     "rounds, n-gram": generate(["ngram_propose_kernel"], "--spec-method", "ngram"),
     "rounds, two ranks": generate([], "--ddtree-budget", "8", "--tp", "2", gpus=2, tools=["memcheck", "synccheck", "initcheck"]),
     "rounds, log-probabilities": kernel_test(
         "engine_rounds_ahead_test", "*APlaceThatChangedHands*", env={"COPPICE_TEST_DEVICE": "cuda"},
-        focus=["choice_log_probs_kernel", "sample_rows_cluster_kernel"]),
+        tools=["memcheck", "synccheck", "initcheck"]),  # its rounds are captured: minutes under racecheck
 }
 
 # Where each kernel runs.
@@ -93,7 +100,7 @@ PEERS = ["peers", "peers, two GPUs", "rounds, two ranks"]
 KERNELS = {
     "embed_kernel": ["op embed"],
     "rms_norm_kernel": ["op rms_norm", "op add_rms_norm"],
-    "skinny_gemm_kernel": ["op linear", "dense, K2 shapes", "op moe_block"],
+    "skinny_gemm_kernel": ["op linear", "dense, K2 shapes", "dense, 256 rows", "op moe_block"],
     "row_product_kernel": ["op linear"],
     "silu_mul_kernel": ["op silu_mul"],
     "gather_rows_kernel": ["op gather_rows"],
@@ -109,15 +116,15 @@ KERNELS = {
     "mla_generic": ["op mla_attention"],
     "gqa_rope_kernel": ["op gqa_rope_and_write_kv"],
     "gqa_attention_kernel": ["op gqa_attention"],
-    "gqa_combine_kernel": ["rounds, tree"],  # more than 512 positions of cache
+    "gqa_combine_kernel": ["op gqa_attention", "rounds, tree"],
     "top_k_log_probs_kernel": ["op top_k_log_probs", "top-k and greedy"],
     "top_k_cluster_kernel": ["op top_k_log_probs", "top-k and greedy"],
     "merge_top_k_kernel": ["top-k and greedy"],
-    "sample_greedy_kernel": ["top-k and greedy"],
+    "sample_greedy_kernel": ["op sample_rows", "top-k and greedy"],
     "sample_rows_kernel": ["sampling"],
     "sample_rows_cluster_kernel": ["sampling", "rounds, log-probabilities"],
     "count_history_kernel": ["sampling"],
-    "choice_log_probs_kernel": ["rounds, log-probabilities"],
+    "choice_log_probs_kernel": ["op sample_rows", "rounds, log-probabilities"],
     "build_tree_kernel": ["trees"],
     "build_tree_rounds_kernel": ["trees"],
     "compile_batch_kernel": ["trees"],
@@ -195,9 +202,11 @@ def cases_of(build, tool, name):
     names = names_in(build, run)
     if not names:
         sys.exit(f"{run.binary}: has no case of '{name}'")
+    if run.kind == "gtest" and run.together:
+        return [(run.args[0], ["--gtest_filter=" + run.args[0]], {})]
     if run.kind == "gtest":
         return [(test, ["--gtest_filter=" + test], {}) for test in names]
-    sizes = [str(rows) for rows in ROWS] if tool == "racecheck" else [",".join(map(str, ROWS))]
+    sizes = [str(rows) for rows in ROWS] if tool == "racecheck" and not run.together else [",".join(map(str, ROWS))]
     return [(f"{case}, {rows} rows", ["--gtest_filter=*AgreesWithReference/cuda"], {"COPPICE_OPS": case, "COPPICE_ROWS": rows})
             for case in names for rows in sizes]
 
@@ -304,11 +313,17 @@ def sanitize(args, tools, runs):
 # ------------------------------------------------------------------------------------------- table
 
 
+def whole(result):
+    """A result with the fields that older ones lack. What a run that is kept to some kernels was kept to then is not known."""
+    focus = RUNS[result["run"]].focus if result["run"] in RUNS and result["tool"] == "racecheck" else []
+    return {"watched": ["not known"] if focus else [], "unprinted": 0, "launches": {}, "variants": {}, "foreign": 0, **result}
+
+
 def results_in(logs):
     """All results that lie there, by tool."""
     results = {}
     for path in sorted(logs.glob("*/*.json")):
-        result = json.loads(path.read_text())
+        result = whole(json.loads(path.read_text()))
         results.setdefault(result["tool"], []).append(result)
     return results
 
@@ -420,28 +435,39 @@ def launches_by_ncu(args, name):
     return seen
 
 
-def coverage(args, runs):
-    """Launches of each kernel in each run."""
-    seen = {}
-    flags = subprocess.run([args.sanitizer, "--help"], capture_output=True).stdout if shutil.which(args.sanitizer) else b""
-    if b"dump-kernel-launches" in flags:
-        sanitize(args, ["coverage"], runs)
-        for result in results_in(args.logs).get("coverage", []):
-            for kernel, count in result["launches"].items():
-                by_run = seen.setdefault(kernel, {})
-                by_run[result["run"]] = by_run.get(result["run"], 0) + count
-    else:
-        for name in runs:
-            for kernel, count in launches_by_ncu(args, name).items():
-                seen.setdefault(kernel, {})[name] = count
-    whole = True
+def print_coverage(seen, runs):
+    """seen: {kernel: {run: launches}}. Whether each of these runs reaches its kernels."""
+    complete = True
     for kernel, names in KERNELS.items():
         got = seen.get(kernel, {})
         missing = [run for run in names if run in runs and run not in got]
-        whole = whole and not missing
+        complete = complete and not missing
         print(f"{kernel:28}" + ", ".join(f"{run} {count}" for run, count in got.items()) +
               (f"   NOT IN {', '.join(missing)}" if missing else ""))
-    return whole
+    return complete
+
+
+def launches_in(results):
+    """{kernel: {run: launches}} of the tool "coverage"."""
+    seen = {}
+    for result in results.get("coverage", []):
+        for kernel, count in result["launches"].items():
+            by_run = seen.setdefault(kernel, {})
+            by_run[result["run"]] = by_run.get(result["run"], 0) + count
+    return seen
+
+
+def coverage(args, runs):
+    """Launches of each kernel in each run."""
+    flags = subprocess.run([args.sanitizer, "--help"], capture_output=True).stdout if shutil.which(args.sanitizer) else b""
+    if b"dump-kernel-launches" in flags:
+        sanitize(args, ["coverage"], runs)
+        return print_coverage(launches_in(results_in(args.logs)), runs)
+    seen = {}
+    for name in runs:
+        for kernel, count in launches_by_ncu(args, name).items():
+            seen.setdefault(kernel, {})[name] = count
+    return print_coverage(seen, runs)
 
 
 def main():
@@ -460,7 +486,8 @@ def main():
     parser.add_argument("--coverage", action="store_true")
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
-    tools = args.tools.split(",")
+    wanted = args.tools.split(",")
+    tools = [tool for tool in wanted if tool != "coverage"]
     if args.check:
         return 0 if check_table() else 1
     args.logs = args.logs or (args.build / "sanitize" if args.build else None)
@@ -475,8 +502,10 @@ def main():
     args.logs.mkdir(parents=True, exist_ok=True)
     if args.coverage:
         return 0 if coverage(args, runs) else 1
-    done = sanitize(args, tools, runs)
-    results = {tool: [r for r in results_in(args.logs).get(tool, []) if r["run"] in runs] for tool in tools}
+    done = sanitize(args, wanted, runs)
+    results = {tool: [r for r in results_in(args.logs).get(tool, []) if r["run"] in runs] for tool in wanted}
+    if "coverage" in wanted:
+        done = print_coverage(launches_in(results), runs) and done
     print_table(results, tools)
     states = {r["state"] for some in results.values() for r in some}
     return 0 if done and states <= {"clean", "known"} else 1

@@ -149,13 +149,14 @@ class Result:
         summaries = [b[0] for b in blocks(text) if SUMMARY.match(b[0]) and "not printed" not in b[0]]
         self.summary = summaries[-1] if summaries else ""
         self.skipped = "[  SKIPPED ]" in text or "[==========] 0 tests" in text
-        self.launches, self.foreign, found = {}, 0, {}
+        # Launches by kernel, and by instance of its template as the tool names it (mangled with a filter).
+        self.launches, self.variants, self.foreign, found = {}, {}, 0, {}
         for block in blocks(text):
             for record in records_of(block):
                 if record.kind == "launch":
                     for name in re.findall(r"Kernel: *(.*)", record.text):
-                        name = function_of(name)
-                        self.launches[name] = self.launches.get(name, 0) + 1
+                        self.variants[name] = self.variants.get(name, 0) + 1
+                        self.launches[function_of(name)] = self.launches.get(function_of(name), 0) + 1
                 elif record.foreign():
                     self.foreign += 1
                 elif record.key() in found:
@@ -194,5 +195,5 @@ class Result:
     def as_json(self):
         return {"tool": self.tool, "run": self.run, "case": self.case, "state": self.state(), "code": self.code,
                 "seconds": round(self.seconds, 1), "summary": self.summary, "foreign": self.foreign, "launches": self.launches,
-                "unprinted": self.unprinted,
+                "variants": self.variants, "unprinted": self.unprinted,
                 "complaints": self.complaints, "records": [r.as_json() for r in self.records]}

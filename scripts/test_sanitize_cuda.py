@@ -3,6 +3,7 @@
 and in the exit code; time limits, children that outlive them, --resume, the page. Needs no GPU."""
 import contextlib
 import io
+import json
 import pathlib
 import stat
 import sys
@@ -145,6 +146,11 @@ class OutputTest(unittest.TestCase):
         result = Result("memcheck", "r", "c", text, 0, 1)
         self.assertEqual((result.launches, result.state()), ({"embed_kernel": 2}, "clean"))
 
+    def test_launches_are_counted_by_instance_too(self):
+        result = Result("coverage", "r", "c", LAUNCHES + "========= ERROR SUMMARY: 4 errors\n", 0, 1).as_json()
+        self.assertEqual(result["variants"]["_ZN7coppice7kernels14move_kv_kernelILi256EEEvNS0_18MoveKvKernelParamsE"], 2)
+        self.assertEqual(len(result["variants"]), 3)
+
     def test_launches_of_filtered_kernels_are_launches_and_no_errors(self):
         result = Result("coverage", "r", "c", LAUNCHES + "========= ERROR SUMMARY: 4 errors\n", 0, 1)
         self.assertEqual(result.launches, {"accept_path_kernel": 1, "move_kv_kernel": 2, "fill_uniform_kernel": 1})
@@ -254,6 +260,42 @@ class RunTest(unittest.TestCase):
         code, _ = self.run_script("--tools", "memcheck,racecheck", "--only", "silu_mul")
         self.assertEqual(code, 0)
         self.assertEqual(len(self.calls()), 1 + 5)
+
+    def test_runs_may_take_all_numbers_of_rows_or_all_tests_in_one_process(self):
+        sanitize_cuda.RUNS["op silu_mul"].together = True
+        code, _ = self.run_script("--tools", "memcheck,racecheck", "--only", "silu_mul")
+        self.assertEqual((code, len(self.calls())), (0, 1 + 1))
+        (self.path / "some_test").write_text("#!/bin/sh\nprintf 'Suite.\\n  one\\n  two\\n'\n")
+        (self.path / "some_test").chmod(0o755)
+        for together, processes in ((False, 2), (True, 1)):
+            sanitize_cuda.RUNS["tests"] = sanitize_cuda.kernel_test("some_test", "Suite.*", together=together)
+            cases = sanitize_cuda.cases_of(self.path, "memcheck", "tests")
+            self.assertEqual(len(cases), processes)
+        self.assertEqual(cases, [("Suite.*", ["--gtest_filter=Suite.*"], {})])
+
+    def test_coverage_may_be_one_of_the_tools(self):
+        launch = "========= Launch #1\n=========     Kernel: coppice::kernels::silu_mul_kernel(int)\n=========\n"
+        (self.path / "outputs").write_text("#####silu_mul\n" + launch + CLEAN)
+        code, out = self.run_script("--tools", "memcheck,coverage", "--only", "silu_mul")
+        self.assertEqual(code, 0)
+        self.assertIn("op silu_mul 1", out)
+        self.assertEqual(self.states("coverage"), {"silu_mul fine, 1,7,17,33,129 rows": "clean"})
+        sanitize_cuda.KERNELS["embed_kernel"] = ["op silu_mul"]
+        code, out = self.run_script("--tools", "memcheck,coverage", "--only", "silu_mul")
+        self.assertEqual(code, 1)
+        self.assertIn("NOT IN op silu_mul", out)
+
+    def test_results_of_before_are_read_and_claim_no_more_than_they_know(self):
+        self.run_script("--tools", "memcheck,racecheck", "--only", "silu_mul;mla_rope")
+        for path in (self.path / "logs").glob("*/*.json"):
+            result = json.loads(path.read_text())
+            for field in ("watched", "unprinted", "launches", "variants", "foreign"):
+                del result[field]
+            path.write_text(json.dumps(result))
+        sanitize_cuda.RUNS["op silu_mul"].focus = ["silu_mul_kernel"]  # whether it had one then is not known
+        text = sanitize_cuda.page_of(sanitize_cuda.results_in(self.path / "logs"), ["memcheck", "racecheck"])
+        self.assertIn("| `silu_mul_kernel` | clean | not covered |", text)
+        self.assertIn("| `mla_rope_kernel` | 2 errors | 10 errors |", text)
 
     def test_coverage_names_the_run_that_does_not_reach_its_kernel(self):
         launch = "========= Launch #{}\n=========     Kernel: void coppice::kernels::{}<4>(int)\n=========\n"

@@ -8,6 +8,14 @@
 #include "tests/support/source_dir.h"
 
 namespace coppice::kernels {
+namespace checks {
+
+void PrintTo(const SmallCase& small, std::ostream* out) {
+  *out << small.name;
+}
+
+}  // namespace checks
+
 namespace {
 
 class TreeKernels : public ::testing::Test {
@@ -22,17 +30,30 @@ TEST_F(TreeKernels, TopKAndGreedyEqualTheHost) {
   EXPECT_EQ(checks::check_top_k(testing::small_tests()), 0);
 }
 TEST_F(TreeKernels, TreesAndRowsEqualTheHost) {
-  EXPECT_EQ(checks::check_tree(testing::small_tests()), 0);
+  EXPECT_EQ(checks::check_tree(), 0);
 }
 TEST_F(TreeKernels, AcceptAndMoveEqualTheHost) {
   EXPECT_EQ(checks::check_commit(testing::small_tests()), 0);
 }
 TEST_F(TreeKernels, SampledTokensEqualTheHost) {
-  EXPECT_EQ(checks::check_sample(testing::small_tests()), 0);
+  EXPECT_EQ(checks::check_sample(), 0);
 }
 TEST_F(TreeKernels, GoldenTrees) {
   EXPECT_EQ(checks::check_golden(testing::source_dir() + "/tests/golden/tiny-k2"), 0);
 }
+
+class SmallTrees : public TreeKernels, public ::testing::WithParamInterface<checks::SmallCase> {};
+
+TEST_P(SmallTrees, EqualTheHost) {
+  EXPECT_EQ(GetParam().check(), 0);
+}
+std::string name_of(const ::testing::TestParamInfo<checks::SmallCase>& info) {
+  return info.param.name;
+}
+INSTANTIATE_TEST_SUITE_P(Tree, SmallTrees, ::testing::ValuesIn(checks::small_tree_cases()),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Sample, SmallTrees, ::testing::ValuesIn(checks::small_sample_cases()),
+                         name_of);
 
 // The checks can fail: trees with a node less are not the expected ones.
 TEST_F(TreeKernels, ChecksCatchAPlantedFault) {

@@ -124,9 +124,9 @@ INSTANTIATE_TEST_SUITE_P(Devices, OpCasesTest,
 
 // Ops whose cases are of another kind than rows, and where those are.
 const std::set<std::string> kTestedElsewhere = {
-    "plan_mla_attention",                                                  // with mla_attention
-    "compile_draft",      "build_tree",  "ngram_propose", "compile_tree",  // tests/spec
-    "sample_rows",        "accept_path", "move_kv",  // tests/sampling, tests/spec
+    "plan_mla_attention",                                                 // with mla_attention
+    "compile_draft",      "build_tree", "ngram_propose", "compile_tree",  // tests/spec
+    "accept_path",        "move_kv",                                      // tests/spec
 };
 
 TEST(OpTableTest, EveryOpHasACase) {

@@ -2,7 +2,11 @@
 // that ctest says so.
 #include <gtest/gtest.h>
 
+#include <cstdio>
+
 int main(int argc, char** argv) {
+  // In a file too a line stands at once: of a test that is ended, how far it came.
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   ::testing::InitGoogleTest(&argc, argv);
   const int status = RUN_ALL_TESTS();
   const ::testing::UnitTest& unit = *::testing::UnitTest::GetInstance();

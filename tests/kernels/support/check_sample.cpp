@@ -51,15 +51,25 @@ SampleSpec make_spec(int kind, int vocab, std::mt19937& rng) {
   return spec;
 }
 
-int check_rows(int vocab, int num_seqs, int rows_per_seq, bool flat_logits, bool with_mask,
-               std::mt19937& rng) {
+struct RowsCase {
+  int vocab, num_seqs, rows_per_seq;
+  float deviation = 4;  // of the logits
+  bool with_mask = false;
+  int first_kind = 0;  // of sequence 0; the others follow
+  // One launch, with one row of each sequence, its last; that of the last of several sequences is
+  // not finite. Otherwise nearly all rows, twice, and some alone.
+  bool few = false;
+};
+
+int check_rows(const RowsCase& c, std::mt19937& rng) {
+  const auto [vocab, num_seqs, rows_per_seq, deviation, with_mask, first_kind, few] = c;
   const int nodes = rows_per_seq, stride = 512, max_bias = 16, max_stop = 2;
   const int num_rows = num_seqs * rows_per_seq;
   std::vector<SampleSpec> specs;
   std::vector<int32_t> tokens, parents, depths, history, bias_ids, stop_ids;
   std::vector<float> bias_values;
   for (int s = 0; s < num_seqs; ++s) {
-    specs.push_back(make_spec(s % 9, vocab, rng));
+    specs.push_back(make_spec((first_kind + s) % 9, vocab, rng));
     std::vector<int32_t> depth{0};
     for (int i = 0; i < nodes; ++i) {
       const int parent = i == 0 ? -1 : static_cast<int>(rng() % i);
@@ -78,7 +88,7 @@ int check_rows(int vocab, int num_seqs, int rows_per_seq, bool flat_logits, bool
     }
     stop_ids.insert(stop_ids.end(), specs[s].stop_ids.begin(), specs[s].stop_ids.end());
   }
-  std::normal_distribution<float> normal(0, flat_logits ? 0.02f : 4.0f);
+  std::normal_distribution<float> normal(0, deviation);
   std::vector<float> logits(static_cast<size_t>(num_rows) * vocab);
   for (float& x : logits) x = normal(rng);
   std::vector<int32_t> positions, seq_of_row, node_of_row, want, finite(num_rows, 1);
@@ -88,9 +98,9 @@ int check_rows(int vocab, int num_seqs, int rows_per_seq, bool flat_logits, bool
   for (int row = 0; row < num_rows; ++row) {
     const int s = row / rows_per_seq, node = row % rows_per_seq;
     positions.push_back(static_cast<int32_t>(rng() % 100000));
-    seq_of_row.push_back(rng() % 9 == 0 ? -1 : s);
+    seq_of_row.push_back((few ? node + 1 < nodes : rng() % 9 == 0) ? -1 : s);
     node_of_row.push_back(node);
-    if (rng() % 11 == 0) {
+    if (few ? row + 1 == num_rows && num_seqs > 1 : rng() % 11 == 0) {
       logits[static_cast<size_t>(row) * vocab + rng() % vocab] = rng() % 2 == 0 ? NAN : -INFINITY;
       finite[row] = 0;
     }
@@ -164,20 +174,20 @@ int check_rows(int vocab, int num_seqs, int rows_per_seq, bool flat_logits, bool
   p.token_counts = counts.get();
   CHECK_CUDA(sample_rows(p, nullptr));
   const auto first = choices.host();
-  CHECK_CUDA(sample_rows(p, nullptr));  // the workspace was left zero
+  if (!few) CHECK_CUDA(sample_rows(p, nullptr));  // the workspace was left zero
   const auto got = choices.host(), got_finite = d_finite.host();
   int wrong = 0, failures = first != got;
   for (int row = 0; row < num_rows; ++row) {
     if (got[row] != want[row]) {
       ++wrong;
-      std::printf("  row %d (kind %d): got %d, want %d\n", row, row / rows_per_seq % 9, got[row],
-                  want[row]);
+      std::printf("  row %d (kind %d): got %d, want %d\n", row,
+                  (first_kind + row / rows_per_seq) % 9, got[row], want[row]);
     }
     failures += got_finite[row] != finite[row];
   }
   for (uint32_t count : counts.host()) failures += count != 0;
   // One row alone gives the same token.
-  for (int row = 0; row < num_rows; row += 7) {
+  for (int row = 0; row < num_rows && !few; row += 7) {
     p.logits = d_logits.get() + static_cast<size_t>(row) * vocab;
     p.positions = d_positions.get() + row;
     p.seq_of_row = d_seq.get() + row;
@@ -188,24 +198,48 @@ int check_rows(int vocab, int num_seqs, int rows_per_seq, bool flat_logits, bool
     failures += choices.host()[0] != got[row];
   }
   std::printf("sample V=%d rows=%d%s%s: %d failures, %d choices differ\n", vocab, num_rows,
-              flat_logits ? " flat" : "", with_mask ? " masked" : "", failures, wrong);
+              deviation < 1 ? " flat" : "", with_mask ? " masked" : "", failures, wrong);
   return failures + wrong;
+}
+
+// Logits so even that all ids are of one class of the filters: how many fit in the lists of a block
+// decides how its cut is searched.
+constexpr float kEven = 0.001f;
+
+// Clusters up to 64 rows, a block a row above. Sequences of each kind, and one that is not finite.
+template <int kRowsPerSeq, bool kMasked>
+int check_all_kinds() {
+  std::mt19937 rng(5);
+  return check_rows({1344, 10, kRowsPerSeq, 4, kMasked, 0, true}, rng);
+}
+
+// Top-k alone, then top-p alone: 64 sums over the row, each.
+template <int kVocab, int kRowsPerSeq>
+int check_even() {
+  std::mt19937 rng(6);
+  int failures = 0;
+  for (const int kind : {1, 2})
+    failures += check_rows({kVocab, 1, kRowsPerSeq, kEven, false, kind, true}, rng);
+  return failures;
 }
 
 }  // namespace
 
-int check_sample(bool quick) {
+int check_sample() {
   std::mt19937 rng(4);
-  if (quick) {  // clusters, then a block a row
-    const int few = check_rows(1344, 9, 1, false, true, rng);
-    const int flat = check_rows(1344, 9, 1, true, false, rng);
-    return few + flat + check_rows(1344, 9, 8, false, false, rng);
-  }
-  int failures = check_rows(5376, 9, 12, false, false, rng);
-  failures += check_rows(5376, 9, 3, true, true, rng);
-  failures += check_rows(163840, 9, 1, false, true, rng);
-  failures += check_rows(163840, 9, 1, true, false, rng);
+  int failures = check_rows({5376, 9, 12}, rng);
+  failures += check_rows({5376, 9, 3, 0.02f, true}, rng);
+  failures += check_rows({163840, 9, 1, 4, true}, rng);
+  failures += check_rows({163840, 9, 1, 0.02f}, rng);
   return failures;
+}
+
+std::vector<SmallCase> small_sample_cases() {
+  return {
+      {"clusters", check_all_kinds<3, false>}, {"clusters_masked", check_all_kinds<2, true>},
+      {"clusters_even", check_even<1344, 3>},  {"clusters_even_beyond_lists", check_even<5376, 2>},
+      {"blocks", check_all_kinds<8, false>},   {"blocks_masked", check_all_kinds<7, true>},
+      {"blocks_even", check_even<1344, 70>},   {"blocks_even_beyond_lists", check_even<5376, 65>}};
 }
 
 }  // namespace coppice::kernels::checks

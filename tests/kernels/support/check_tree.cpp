@@ -278,8 +278,9 @@ int check_compile(const Batch& b, const DeviceTrees& trees, int num_rows, bool w
   return failures;
 }
 
+// few: one number of rows instead of four.
 int check_batch(int num_seqs, int depth, int k, int max_nodes, Draft draft, bool ragged,
-                std::mt19937& rng) {
+                std::mt19937& rng, bool few = false) {
   const Batch b = make_batch(num_seqs, depth, k, max_nodes, draft, ragged, rng);
   DeviceTrees trees(num_seqs, max_nodes);
   run_build(b, trees);
@@ -287,7 +288,8 @@ int check_batch(int num_seqs, int depth, int k, int max_nodes, Draft draft, bool
   const int build_failures = compare_trees(b, trees);
   int failures = 0;
   const int most = num_seqs * (max_nodes + 1);
-  for (int rows : {num_seqs, most / 3, most, most + 37}) {
+  for (int rows :
+       few ? std::vector<int>{most / 3} : std::vector<int>{num_seqs, most / 3, most, most + 37}) {
     failures += check_compile(b, trees, rows, false, false, rng);
     failures += check_compile(b, trees, rows, true, false, rng);
     failures += check_compile(b, trees, rows, true, true, rng);
@@ -299,7 +301,7 @@ int check_batch(int num_seqs, int depth, int k, int max_nodes, Draft draft, bool
 
 }  // namespace
 
-int check_tree(bool quick) {
+int check_tree() {
   std::mt19937 rng(2);
   int failures = 0;
   for (const Draft draft : {Draft::kRandom, Draft::kPeaked, Draft::kTied, Draft::kRounded,
@@ -309,7 +311,6 @@ int check_tree(bool quick) {
       failures += check_batch(1, 1, 1, 1, draft, ragged, rng);
       failures += check_batch(3, 15, 64, 64, draft, ragged, rng);
       failures += check_batch(2, 15, 64, 255, draft, ragged, rng);
-      if (quick) continue;
       failures += check_batch(8, 7, 16, 16, draft, ragged, rng);
       failures += check_batch(64, 7, 16, 16, draft, ragged, rng);
       failures += check_batch(64, 15, 64, 64, draft, ragged, rng);
@@ -321,6 +322,29 @@ int check_tree(bool quick) {
     }
   }
   return failures;
+}
+
+namespace {
+
+template <int kNumSeqs, int kDepth, int kK, int kNodes, Draft kDraft, bool kRagged>
+int check_small() {
+  std::mt19937 rng(3);
+  return check_batch(kNumSeqs, kDepth, kK, kNodes, kDraft, kRagged, rng, true);
+}
+
+}  // namespace
+
+std::vector<SmallCase> small_tree_cases() {
+  return {{"one_node", check_small<1, 1, 1, 1, Draft::kEqual, false>},
+          {"by_steps", check_small<1, 7, 8, 16, Draft::kPeaked, false>},
+          {"by_steps_ragged", check_small<7, 3, 10, 32, Draft::kTied, true>},
+          {"many_sequences", check_small<20, 7, 8, 12, Draft::kImpossible, true>},
+          {"rounds_of_64", check_small<1, 15, 64, 64, Draft::kRandom, false>},
+          {"rounds_of_64_ragged", check_small<5, 15, 64, 64, Draft::kRounded, true>},
+          {"rounds_of_128", check_small<2, 16, 33, 100, Draft::kPeaked, true>},
+          {"rounds_of_256", check_small<2, 15, 64, 255, Draft::kTied, false>},
+          {"rounds_of_256_equal", check_small<1, 15, 64, 255, Draft::kEqual, false>},
+          {"rounds_of_512", check_small<2, 15, 64, 512, Draft::kPeaked, false>}};
 }
 
 int check_planted_fault() {

@@ -15,15 +15,18 @@ constexpr std::int64_t kNumBlocks = 16, kTableBlocks = 4, kMaxPath = 6;
 constexpr std::array<std::int64_t, 3> kLengths = {200, 64, 5};
 constexpr std::int32_t kTables[3][kTableBlocks] = {{7, 2, 11, 4}, {0, 9, 3, 5}, {8, 1, 10, 6}};
 constexpr std::int64_t kPathBlock = 12;  // undecided keys lie in the blocks from here on
+// Long sequences read these blocks, full of keys, again and again.
+constexpr std::array<std::int32_t, 8> kFullBlocks = {7, 12, 2, 15, 11, 0, 14, 13};
 
 struct RowKeys {
   std::int32_t sequence, kv_len, path_len;
 };
 
 // Prompt-like rows (no path) and verify-like rows (a path), short and long.
-RowKeys keys_of(std::int64_t id) {
+RowKeys keys_of(std::int64_t id, std::int64_t long_context) {
   const auto sequence = static_cast<std::int32_t>(id % 3);
-  const std::int64_t length = kLengths[static_cast<std::size_t>(sequence)];
+  const std::int64_t length =
+      long_context > 0 ? long_context : kLengths[static_cast<std::size_t>(sequence)];
   const std::int64_t kv_len = id % 4 == 0 ? length : id * 29 % (length + 1);
   const std::int64_t path_len = kv_len == 0 ? 1 + id % kMaxPath : id % (kMaxPath + 1);
   return {sequence, static_cast<std::int32_t>(kv_len), static_cast<std::int32_t>(path_len)};
@@ -50,12 +53,14 @@ Tensor cache(Staging& s, std::uint32_t stream, std::int64_t row_size) {
 }
 
 // positions: of each row's last key, or `hidden` keys before it. Prompt rows have no path.
+// long_context: of every sequence, in place of kLengths.
 AttentionMetadata metadata(Staging& s, const std::vector<std::int64_t>& rows, Tensor& positions,
-                           std::int32_t hidden = 0, Provenance provenance = Provenance::kDecided) {
+                           std::int32_t hidden = 0, Provenance provenance = Provenance::kDecided,
+                           std::int64_t long_context = 0) {
   const auto count = static_cast<std::int64_t>(rows.size());
   std::vector<std::int32_t> sequence, kv_len, path_len, path, position, tables;
   for (const std::int64_t id : rows) {
-    RowKeys keys = id == kPadding ? RowKeys{-1, -99, -99} : keys_of(id);
+    RowKeys keys = id == kPadding ? RowKeys{-1, -99, -99} : keys_of(id, long_context);
     if (id != kPadding && provenance == Provenance::kPrompt)
       keys = {keys.sequence, std::max(keys.kv_len, 1), 0};
     sequence.push_back(keys.sequence);
@@ -67,14 +72,20 @@ AttentionMetadata metadata(Staging& s, const std::vector<std::int64_t>& rows, Te
                                                                    (id * 31 + i * 17) % 256)
                                        : -5);
   }
-  for (const auto& table : kTables) tables.insert(tables.end(), table, table + kTableBlocks);
+  const std::int64_t table_blocks =
+      long_context > 0 ? (long_context + kBlockSize - 1) / kBlockSize : kTableBlocks;
+  for (std::size_t i = 0; i < 3; ++i)
+    for (std::int64_t block = 0; block < table_blocks; ++block)
+      tables.push_back(long_context > 0
+                           ? kFullBlocks[(i + static_cast<std::size_t>(block)) % kFullBlocks.size()]
+                           : kTables[i][block]);
   positions = s.ints({count}, position);
   return {.seq_of_row = s.ints({count}, sequence),
           .kv_len = s.ints({count}, kv_len),
           .path_len = s.ints({count}, path_len),
           .path = s.ints({count, kMaxPath}, path),
-          .block_tables = s.ints({3, kTableBlocks}, tables),
-          .max_kv_len = kLengths[0] + kMaxPath,
+          .block_tables = s.ints({3, table_blocks}, tables),
+          .max_kv_len = std::max(long_context, kLengths[0]) + kMaxPath,
           .provenance = provenance};
 }
 
@@ -111,6 +122,7 @@ RowResults run_mla_attention(Backend& backend, const std::vector<std::int64_t>& 
 struct GqaSize {
   std::int64_t heads, kv_heads, dim, window;
   bool causal = false;
+  std::int64_t long_context = 0;
 };
 
 RowResults run_gqa_attention(Backend& backend, const std::vector<std::int64_t>& rows,
@@ -118,7 +130,8 @@ RowResults run_gqa_attention(Backend& backend, const std::vector<std::int64_t>& 
   Staging s(backend);
   Tensor positions;
   // Causal rows of a draft block lie before the block's last key.
-  const AttentionMetadata meta = metadata(s, rows, positions, size.causal ? 5 : 0);
+  const AttentionMetadata meta =
+      metadata(s, rows, positions, size.causal ? 5 : 0, Provenance::kDecided, size.long_context);
   const Tensor out = s.act_out(static_cast<std::int64_t>(rows.size()), {size.heads, size.dim});
   backend.gqa_attention({.q = s.act_rows(1, rows, {size.heads, size.dim}, 2),
                          .k_cache = cache(s, 3, size.kv_heads * size.dim),
@@ -269,24 +282,26 @@ RowResults run_mla_queries(Backend& backend, const std::vector<std::int64_t>& ro
 
 struct RopeCase {
   bool norms, interleaved, with_q;
+  std::int64_t head_dim = 64;  // of gqa_rope_and_write_kv
 };
 
 RowResults run_gqa_rope(Backend& backend, const std::vector<std::int64_t>& rows, RopeCase which) {
-  constexpr std::int64_t kHeads = 6, kKvHeads = 2, kDim = 64;
+  constexpr std::int64_t kHeads = 6, kKvHeads = 2;
+  const std::int64_t dim = which.head_dim;
   Staging s(backend);
   const auto count = static_cast<std::int64_t>(rows.size());
-  const Tensor q = copy_of(s, backend, s.act_rows(1, rows, {kHeads, kDim}), {kHeads, kDim});
-  const Tensor k_plane = empty_cache(s, kKvHeads * kDim), v_plane = empty_cache(s, kKvHeads * kDim);
+  const Tensor q = copy_of(s, backend, s.act_rows(1, rows, {kHeads, dim}), {kHeads, dim});
+  const Tensor k_plane = empty_cache(s, kKvHeads * dim), v_plane = empty_cache(s, kKvHeads * dim);
   std::vector<float> norm;
-  for (std::int64_t i = 0; i < kDim; ++i) norm.push_back(1 + 0.5f * noise(5, 0, i));
+  for (std::int64_t i = 0; i < dim; ++i) norm.push_back(1 + 0.5f * noise(5, 0, i));
   backend.gqa_rope_and_write_kv({.q = which.with_q ? q : Tensor(),
-                                 .k = s.act_rows(2, rows, {kKvHeads, kDim}),
-                                 .v = s.act_rows(3, rows, {kKvHeads, kDim}),
-                                 .q_norm = which.norms ? s.f32({kDim}, norm) : Tensor(),
-                                 .k_norm = which.norms ? s.f32({kDim}, norm) : Tensor(),
+                                 .k = s.act_rows(2, rows, {kKvHeads, dim}),
+                                 .v = s.act_rows(3, rows, {kKvHeads, dim}),
+                                 .q_norm = which.norms ? s.f32({dim}, norm) : Tensor(),
+                                 .k_norm = which.norms ? s.f32({dim}, norm) : Tensor(),
                                  .eps = 1e-6f,
                                  .interleaved = which.interleaved,
-                                 .cos_sin = cos_sin(s, kDim),
+                                 .cos_sin = cos_sin(s, dim),
                                  .positions = s.ints({count}, positions_of(rows)),
                                  .slots = s.ints({count}, slots_of(rows)),
                                  .k_cache = k_plane,
@@ -336,6 +351,9 @@ void add_attention_cases(std::vector<OpCase>& cases) {
   gqa("window 70", {4, 1, 128, 70});
   gqa("causal", {8, 4, 64, 0, true});
   gqa("causal window 70", {8, 4, 64, 70, true});
+  // Longer than what one block of a GPU takes: partial results, merged.
+  gqa("long", {4, 2, 64, 0, false, 1100});
+  gqa("long causal window 700", {4, 1, 128, 700, true, 1100});
   gqa("head of 80", {4, 4, 80, 0});
   gqa("head of 24", {4, 2, 24, 0});
   const auto rope = [&](std::string name, RopeCase which) {
@@ -346,6 +364,7 @@ void add_attention_cases(std::vector<OpCase>& cases) {
   rope("interleaved", {false, true, true});
   rope("with norms", {true, false, true});
   rope("keys only", {true, false, false});
+  rope("head of 128", {true, false, true, 128});
 }
 
 }  // namespace coppice::testing

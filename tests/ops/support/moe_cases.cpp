@@ -181,6 +181,7 @@ void add_moe_cases(std::vector<OpCase>& cases) {
   };
   block("tiny-k2", {32, 4, 384, 128});
   block("wide shared expert", {16, 2, 64, 576});
+  block("144 experts", {144, 8, 64, 64});
 }
 
 }  // namespace coppice::testing
