@@ -224,8 +224,10 @@ void EngineLoop::serve() {
 void EngineLoop::start(Ticket ticket, Submission given) {
   auto submission = std::make_shared<Submission>(std::move(given));
   const auto on_output = [this, ticket, submission](const RequestOutput& output) {
+    const bool is_last = output.end_reason != EndReason::kNone;
+    if (is_last) publish_metrics(true);  // who has the whole answer finds its rounds counted
     submission->on_output(output);
-    if (output.end_reason != EndReason::kNone) end(ticket);
+    if (is_last) end(ticket);
   };
   try {
     const RequestId id = engine_->add_request(std::move(submission->request), on_output);

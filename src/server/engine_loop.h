@@ -47,7 +47,7 @@ struct EngineStatus {
   std::int64_t in_flight = 0;  // requests accepted and not ended
   double step_age_s = 0;       // since the last step ended; 0 without work
   bool stuck = false;          // work waits and the step takes too long
-  EngineMetrics metrics;       // as of the last step or so
+  EngineMetrics metrics;       // counts: with all rounds of requests that have ended
   // One request after the other ends on logits that are not finite: damaged weights or memory.
   bool failing() const { return metrics.not_finite_in_a_row >= kFailingRequests; }
   bool ready() const { return state == EngineState::kRunning && !stuck && !failing(); }

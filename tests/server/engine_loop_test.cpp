@@ -158,6 +158,23 @@ TEST_F(EngineLoopTest, CancelFreesTheCache) {
   EXPECT_TRUE(eventually([&] { return loop.status().metrics.num_kv_blocks_used == 0; }));
 }
 
+// A client that measures from its first answer to its last one reads the counts then.
+TEST_F(EngineLoopTest, RoundsAreCountedBeforeTheLastOutputLeaves) {
+  EngineLoop loop({.max_num_seqs = 2}, tiny_loader());
+  ASSERT_TRUE(eventually([&] { return loop.status().ready(); }));
+  const auto seen = std::make_shared<Seen>();
+  std::atomic<std::int64_t> at_end{0};
+  std::vector<Submission> submissions = one(seen, 9);
+  submissions[0].on_output = [&, count = submissions[0].on_output](const RequestOutput& output) {
+    if (output.end_reason != EndReason::kNone) at_end = loop.status().metrics.num_decode_tokens;
+    count(output);
+  };
+  loop.submit(std::move(submissions));
+  ASSERT_TRUE(eventually([&] { return loop.status().metrics.num_finished == 1; }));
+  EXPECT_GT(at_end, 0);
+  EXPECT_EQ(at_end, loop.status().metrics.num_decode_tokens);
+}
+
 TEST_F(EngineLoopTest, FaultsOfARequestAreItsOwn) {
   EngineLoop loop({.max_num_seqs = 2}, tiny_loader());
   ASSERT_TRUE(eventually([&] { return loop.status().ready(); }));
