@@ -122,4 +122,10 @@ std::int64_t BenchRound::rows_used() {
   return rows;
 }
 
+double BenchRound::committed_tokens() {
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(point_.batch));
+  backend_.download(tokens.data(), buffers_.results.num_emitted.rows(0, point_.batch));
+  return std::reduce(tokens.begin(), tokens.end(), 0.0) / static_cast<double>(point_.batch);
+}
+
 }  // namespace coppice

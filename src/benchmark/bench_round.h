@@ -40,6 +40,8 @@ class BenchRound {
   void finish_results(std::int64_t step) { buffers_.finish_results(step); }
   // Rows of the last round's verify step that were not padding; waits.
   std::int64_t rows_used();
+  // Tokens that the last commit settled, a sequence; waits.
+  double committed_tokens();
 
  private:
   Backend& backend_;

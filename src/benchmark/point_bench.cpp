@@ -4,6 +4,7 @@
 #include <cmath>
 #include <iterator>
 #include <numeric>
+#include <random>
 #include <utility>
 
 #include "base/clock.h"
@@ -51,19 +52,40 @@ PointBench::PointBench(RoundTracer& backend, DeviceMeter& meter, const BenchNetw
                        const RoundPoint& point, bool graph, std::int32_t index, double node_us)
     : backend_(backend),
       meter_(meter),
+      networks_(networks),
       point_(point),
-      past_cache_(networks.past_cache),
       alone_(!networks.meet && backend.device() != Device::kCpu),
       graph_(graph),
       index_(index),
       node_us_(node_us) {
   const std::int64_t before = meter.facts().free_bytes;
-  round_ = std::make_unique<BenchRound>(backend, meter, *networks.model, networks.drafter,
-                                        networks.context_features, point);
+  round_ = make_round();
   const std::int64_t after = meter.facts().free_bytes;
   buffers_bytes_ = before - after;
   if (networks.meet) networks.meet();  // no rank allocates while another runs
   set_up();
+}
+
+std::unique_ptr<BenchRound> PointBench::make_round() {
+  return std::make_unique<BenchRound>(backend_, meter_, *networks_.model, networks_.drafter,
+                                      networks_.context_features, point_);
+}
+
+void PointBench::move(std::int32_t index) {
+  // Memory that is asked for in the same sizes comes back in the same places: others lie between
+  // for as long as it takes, one of some pages and one within a page.
+  constexpr std::size_t kPage = 2 << 20, kMostPages = 16, kStep = 4096;
+  std::minstd_rand random(static_cast<unsigned>(index) + 1);
+  try {
+    const Buffer pages = backend_.allocate((1 + random() % kMostPages) * kPage);
+    const Buffer within = backend_.allocate((1 + random() % (kPage / 2 / kStep)) * kStep);
+    round_ = make_round();  // before the old one goes
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kOutOfMemory) throw;
+    return;
+  }
+  index_ = index;
+  places_ += 1;
 }
 
 void PointBench::set_up() {
@@ -130,14 +152,15 @@ double PointBench::time(std::size_t slice, int repeats, int warm_ups) {
   };
   for (int i = 0; i < warm_ups; ++i) once();
   if (is_part && alone_ && graph_) repeats = repeats_of_part(repeats, once);
-  const bool cold = is_part && !past_cache_.empty() && reads_memory(static_cast<RoundPart>(slice));
+  const bool cold =
+      is_part && !networks_.past_cache.empty() && reads_memory(static_cast<RoundPart>(slice));
   // One behind the other: a device that idles in between changes its clocks.
   constexpr int kAtOnce = 32;
   std::vector<double> us;
   for (int done = 0; done < repeats;) {
     const int count = std::min(kAtOnce, repeats - done);
     for (int i = 0; i < count; ++i) {
-      if (cold) meter_.read(past_cache_);
+      if (cold) meter_.read(networks_.past_cache);
       meter_.stamp(2 * i);
       once();
       meter_.stamp(2 * i + 1);
@@ -195,8 +218,12 @@ void PointBench::run(int repeats) {
   // Rounds follow rounds: what short parts before it do to power and clocks is over by then.
   constexpr int kWarmUps = 4;
   run.us[kWhole] = time(kWhole, repeats, kWarmUps);
-  for (std::size_t slice = 0; slice < kNumSlices; ++slice)
-    if (slice != kWhole) run.us[slice] = time(slice, repeats);
+  for (std::size_t slice = 0; slice < kNumSlices; ++slice) {
+    if (slice == kWhole) continue;
+    run.us[slice] = time(slice, repeats);
+    if (slice == static_cast<std::size_t>(RoundPart::kCommit))
+      run.committed_tokens = round_->committed_tokens();
+  }
   run.wall_us = time_wall(repeats);
   backend_.enable_all();
   runs_.push_back(run);
@@ -247,6 +274,7 @@ Json PointBench::result() const {
        {"drafting", point_.drafting()},
        {"runs", std::ssize(runs_)},
        {"repeats", repeats_},
+       {"places", places_},
        {"total_us", total.median},
        {"total_us_min", total.min},
        {"total_us_max", total.max},
@@ -264,6 +292,7 @@ Json PointBench::result() const {
        {"expert_loads", as_json(expert_loads_)},
        {"expert_loads_alone", as_json(expert_loads_alone_)},
        {"draft_log_probs", as_json(draft_)},
+       {"committed_tokens", over_runs([](const Run& run) { return run.committed_tokens; }).median},
        {"cache_and_buffers_bytes", buffers_bytes_},
        {"workspace_bytes", workspace_bytes_},
        {"graph_bytes", graph_bytes_}});

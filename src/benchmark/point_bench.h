@@ -33,6 +33,11 @@ class PointBench {
   // first: what it leaves behind is what the parts then work on.
   void run(int repeats);
 
+  // The next runs find the point's buffers somewhere else in memory, and its graphs under `index`:
+  // what a kernel takes depends on where they lie. Stays where it is while there is no room for a
+  // second set of buffers.
+  void move(std::int32_t index);
+
   // Medians over the runs, and every run (docs/bench.md).
   Json result() const;
 
@@ -41,9 +46,10 @@ class PointBench {
                                kNumSlices = kNumRoundParts + 2;
   struct Run {
     std::array<double, kNumSlices> us{};
-    double wall_us = 0;
+    double wall_us = 0, committed_tokens = 0;
   };
 
+  std::unique_ptr<BenchRound> make_round();
   void set_up();
   void enable(std::size_t slice);
   void enqueue(std::size_t slice);
@@ -57,8 +63,8 @@ class PointBench {
 
   RoundTracer& backend_;
   DeviceMeter& meter_;
+  BenchNetworks networks_;
   RoundPoint point_;
-  Tensor past_cache_;
   bool alone_;  // else all ranks replay alike
   bool graph_;
   std::int32_t index_;
@@ -70,7 +76,7 @@ class PointBench {
   std::unique_ptr<BenchRound> round_;
   std::array<std::int64_t, kNumRoundParts> launches_{};
   std::vector<Run> runs_;
-  int repeats_ = 0;
+  int repeats_ = 0, places_ = 1;
 };
 
 }  // namespace coppice

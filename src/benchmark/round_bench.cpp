@@ -211,8 +211,8 @@ void RoundBench::add(const PointBench& point) {
   rounds_.push_back(std::move(result));
 }
 
-// All points stay open, and every run goes through them in an order of its own: what drifts hits
-// all of them alike.
+// All points stay open, and every run goes through them in an order and in places of its own: what
+// drifts hits all of them alike, and no point keeps a place that is better or worse than others.
 void RoundBench::interleave() {
   const std::vector<RoundPoint> all = points();
   std::vector<std::size_t> order(all.size());
@@ -225,7 +225,11 @@ void RoundBench::interleave() {
   for (int run = 0; run < options_.runs; ++run) {
     observer_.progress(format("run %d of %d", run + 1, options_.runs));
     std::ranges::shuffle(order, random);
-    for (const std::size_t i : order) opened[i]->run(options_.repeats);
+    for (const std::size_t i : order) {
+      // Ranks do not allocate while others run.
+      if (run > 0 && !options_.meet) opened[i]->move(num_opened_++);
+      opened[i]->run(options_.repeats);
+    }
   }
   for (const auto& point : opened) add(*point);
   backend_.forget_graphs();

@@ -35,6 +35,7 @@ MeasuredRound read_round(const JsonField& field) {
                       .context = field.get<std::int64_t>("context"),
                       .drafting = field.get<bool>("drafting"),
                       .distinct_experts = field.get<double>("distinct_experts", 0.0),
+                      .committed_tokens = field.get<double>("committed_tokens", 1.0),
                       .expert_loads = numbers(field, "expert_loads"),
                       .expert_loads_alone = numbers(field, "expert_loads_alone"),
                       .us = {},

@@ -82,8 +82,8 @@ Routing measured_routing(const MeasuredRound& round, const ModelConfig& config, 
 CountedRound count_round(const MeasuredRound& measured, NetworkOnPaper& network,
                          const Routing& routing) {
   const std::int64_t budget = measured.rows / measured.batch - 1;
-  return network.round(measured.batch, measured.context, measured.drafting ? budget : 0, 1,
-                       routing);
+  return network.round(measured.batch, measured.context, measured.drafting ? budget : 0,
+                       measured.committed_tokens, routing);
 }
 
 void RoundTimes::calibrate(const std::vector<MeasuredRound>& rounds, NetworkOnPaper& network,

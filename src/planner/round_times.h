@@ -24,6 +24,7 @@ struct MeasuredRound {
   std::int64_t batch = 0, rows = 0, context = 0;
   bool drafting = false;
   double distinct_experts = 0;  // a layer; 0: not counted
+  double committed_tokens = 1;  // a sequence
   // Loads (expert_loads, backend/cost/op_cost.h) of the round, and of its experts timed alone;
   // empty: not counted.
   std::vector<double> expert_loads, expert_loads_alone;

@@ -43,6 +43,11 @@ TEST(RoundBenchTest, EveryPartIsTimed) {
   EXPECT_GE(distinct(0), 4);
   EXPECT_GT(distinct(1), distinct(0));
   EXPECT_LE(distinct(1), 32);
+  // A round settles its root at least, and no more than the longest path of four nodes.
+  EXPECT_EQ(rounds.as_array()[0].find("committed_tokens")->as_double(), 1);
+  EXPECT_GE(rounds.as_array()[1].find("committed_tokens")->as_double(), 1);
+  EXPECT_LE(rounds.as_array()[1].find("committed_tokens")->as_double(), 4);
+  EXPECT_EQ(rounds.as_array()[1].find("places")->as_int(), 1);
   // Eight rows: no expert has more.
   for (const char* loads : {"expert_loads", "expert_loads_alone"}) {
     const Json& bins = *rounds.as_array()[1].find(loads);
@@ -106,6 +111,7 @@ TEST(RoundBenchTest, RunsAreInterleavedAndTheirSpreadIsKept) {
     EXPECT_LE(round.find("total_us_min")->as_double(), round.find("total_us")->as_double());
     EXPECT_GE(round.find("total_us_max")->as_double(), round.find("total_us")->as_double());
     EXPECT_EQ(round.find("spread")->find("experts")->size(), 2u);
+    EXPECT_EQ(round.find("places")->as_int(), 2);  // every run elsewhere
   }
   EXPECT_EQ(rounds.as_array()[0].find("rows")->as_int(), 1);  // in the order asked for
 }

@@ -171,10 +171,10 @@ TEST_F(TimesFileTest, RoundsCalibrateThePartsThatWereMeasured) {
     rounds += rounds.empty() ? "" : ",";
     const std::string n = std::to_string(batch);
     const double experts = 1000.0 + 10 * batch;
-    rounds +=
-        R"({"context":1024,"batch":)" + n + R"(,"rows":)" + n +
-        R"(,"mode":"graph","drafting":false,"total_us":5000,"stages":{"commit":9.0},"verify":{"experts":)" +
-        std::to_string(experts) + "}}";
+    rounds += R"({"context":1024,"batch":)" + n + R"(,"rows":)" + n +
+              R"(,"mode":"graph","drafting":false,"committed_tokens":)" + (batch == 8 ? "3" : "1") +
+              R"(,"total_us":5000,"stages":{"commit":9.0},"verify":{"experts":)" +
+              std::to_string(experts) + "}}";
   }
   const std::string path = write(std::string(R"({"schema":"coppice-bench-round-1",)") + kHead +
                                  R"("model":{"layers":4,"tp":8,"hidden_size":7168,"num_heads":8,
@@ -186,10 +186,13 @@ TEST_F(TimesFileTest, RoundsCalibrateThePartsThatWereMeasured) {
   NetworkOnPaper network = network_of(file);
   const RoundTimes times = times_from_file(path);
   for (const MeasuredRound& round : file.rounds) {
-    const RoundTime time = times.time(network.step(round.batch, 1024, {}), file.device, 1);
+    const CountedRound counted = count_round(round, network, {});
+    const RoundTime time = times.time(counted, file.device, 1);
     EXPECT_NEAR(time[Part::kExperts].us(), round.us.at(Part::kExperts), 0.01);
     EXPECT_NEAR(time[Part::kCommit].us(), 9, 0.01);
     EXPECT_GT(time[Part::kDense].us(), 0);  // not in the file: from the kernels
+    // Two of three committed tokens move.
+    EXPECT_EQ(counted.totals(Part::kCommit).kv_bytes > 0, round.batch == 8);
   }
 }
 
