@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/factory/make_backend.h"
+#include "backend/trace/forwarding_backend.h"
 #include "base/error.h"
 #include "comm/rank_threads.h"
 #include "tests/support/eventually.h"
@@ -114,6 +115,34 @@ TEST(RoundBenchTest, RunsAreInterleavedAndTheirSpreadIsKept) {
     EXPECT_EQ(round.find("places")->as_int(), 2);  // every run elsewhere
   }
   EXPECT_EQ(rounds.as_array()[0].find("rows")->as_int(), 1);  // in the order asked for
+}
+
+// A backend whose memory is full at times.
+class FullBackend final : public ForwardingBackend {
+ public:
+  FullBackend(std::unique_ptr<Backend> inner, const bool& full)
+      : ForwardingBackend(std::move(inner)), full_(full) {}
+  Buffer allocate(std::size_t num_bytes) override {
+    if (full_) throw Error(ErrorKind::kOutOfMemory, "full");
+    return ForwardingBackend::allocate(num_bytes);
+  }
+
+ private:
+  const bool& full_;
+};
+
+TEST(RoundBenchTest, PointsStayWhereTheyAreWhileMemoryIsFull) {
+  bool full = false;
+  auto backend = std::make_unique<FullBackend>(make_backend(kCpu), full);
+  const auto meter = make_device_meter(*backend, kCpu);
+  const Json report =
+      run_round_bench(std::move(backend), *meter,
+                      {.num_layers = 2, .contexts = {64}, .rows = {3}, .repeats = 1, .runs = 3},
+                      {.progress = [&](const std::string& now) { full = now == "run 2 of 3"; },
+                       .line = [](const std::string&) {}});
+  const Json& round = report.find("rounds")->as_array()[0];
+  EXPECT_EQ(round.find("runs")->as_int(), 3);
+  EXPECT_EQ(round.find("places")->as_int(), 2);
 }
 
 TEST(RoundBenchTest, RowsMustSpreadOverTheBatch) {
