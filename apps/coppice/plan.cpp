@@ -28,8 +28,12 @@ struct PlanFlags {
 
 // A folder, a hub id, or a config.json by itself.
 std::filesystem::path model_folder(const std::string& model) {
-  const std::filesystem::path path = resolve_model(model);
-  return path.filename() == "config.json" ? path.parent_path() : path;
+  std::filesystem::path path = resolve_model(model);
+  if (path.filename() == "config.json") return path.parent_path();
+  if (std::filesystem::is_regular_file(path) && path.extension() != ".gguf")
+    throw Error(ErrorKind::kInvalidArgument,
+                "plan: '" + model + "' is neither a folder nor a config.json nor a GGUF file");
+  return path;
 }
 
 // Routed experts that are not INT4 group 32 would be converted (coppice quantize).
@@ -77,10 +81,12 @@ void add_flags(CLI::App& app, PlanFlags& flags) {
                  "DFlash drafter: folder, config.json, hub id, or kimi-k2-dflash");
   app.add_option("--batch", request.batches, "sequences at once, with commas")
       ->delimiter(',')
-      ->check(CLI::Range(1, 1024));
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   app.add_option("--context", request.contexts, "cached tokens of each, with commas")
       ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 24));
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str();
   app.add_option("--budget", flags.budget, "tree nodes: auto, or a number")->capture_default_str();
   app.add_option("--acceptance", request.acceptance,
                  "coding, chat, tiny-k2, or probabilities by depth: 0.9:0.85:0.8")

@@ -72,19 +72,6 @@ void check_equal(const std::string& file, const char* field, std::int64_t drafte
                                        ", but the target has " + std::to_string(target));
 }
 
-void check_fits_target(const std::string& file, const DflashConfig& drafter,
-                       const ModelConfig& target) {
-  check_equal(file, "hidden_size", drafter.network.hidden_size, target.hidden_size);
-  check_equal(file, "vocab_size", drafter.network.vocab_size, target.vocab_size);
-  if (drafter.num_target_layers > 0)
-    check_equal(file, "num_target_layers", drafter.num_target_layers, target.num_hidden_layers);
-  if (drafter.target_layer_ids.back() >= target.num_hidden_layers)
-    throw Error(ErrorKind::kBadFile, file + ": field 'target_layer_ids': names layer " +
-                                         std::to_string(drafter.target_layer_ids.back()) +
-                                         ", but the target has " +
-                                         std::to_string(target.num_hidden_layers));
-}
-
 // Norms of some rows of the target's embedding, [ids].
 std::vector<double> embedding_norms(Backend& backend, Model& target,
                                     const std::vector<std::int32_t>& ids) {
@@ -137,6 +124,19 @@ void check_mask_embedding(const std::string& file, Backend& backend, Model& targ
 }
 
 }  // namespace
+
+void check_fits_target(const std::string& file, const DflashConfig& drafter,
+                       const ModelConfig& target) {
+  check_equal(file, "hidden_size", drafter.network.hidden_size, target.hidden_size);
+  check_equal(file, "vocab_size", drafter.network.vocab_size, target.vocab_size);
+  if (drafter.num_target_layers > 0)
+    check_equal(file, "num_target_layers", drafter.num_target_layers, target.num_hidden_layers);
+  if (drafter.target_layer_ids.back() >= target.num_hidden_layers)
+    throw Error(ErrorKind::kBadFile, file + ": field 'target_layer_ids': names layer " +
+                                         std::to_string(drafter.target_layer_ids.back()) +
+                                         ", but the target has " +
+                                         std::to_string(target.num_hidden_layers));
+}
 
 std::unique_ptr<Model> load_model(Backend& backend, const std::string& path,
                                   const ModelOptions& options, const ProgressCallback& progress) {

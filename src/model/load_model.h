@@ -23,6 +23,10 @@ std::unique_ptr<Model> load_model(Backend& backend, const std::string& path,
 // and headers alone. Throws the same Error. Returns the bytes of all weights as they are stored.
 std::int64_t check_loadable(const std::string& path);
 
+// Throws Error(kBadFile) naming `file` where the drafter was made for another target.
+void check_fits_target(const std::string& file, const DflashConfig& drafter,
+                       const ModelConfig& target);
+
 // A DFlash drafter for `target`, which must outlive it. Throws when the two do not belong together.
 // Sets the target's feature layers.
 std::unique_ptr<DflashModel> load_dflash_model(Backend& backend, const std::string& dir,

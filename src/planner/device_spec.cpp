@@ -298,7 +298,8 @@ const DeviceSpec& find_device(const std::string& name) {
     if (plain(device.name) == plain(name) || plain(device.title) == plain(name)) return device;
     known += (known.empty() ? "" : ", ") + std::string(device.name);
   }
-  throw Error(ErrorKind::kInvalidArgument, "--gpu: '" + name + "' is none of " + known);
+  throw Error(ErrorKind::kInvalidArgument,
+              "--gpu: '" + name + "' is none of " + known + ", nor all");
 }
 
 std::vector<DeviceSpec> find_devices(const std::string& names) {
@@ -307,7 +308,9 @@ std::vector<DeviceSpec> find_devices(const std::string& names) {
   std::size_t begin = 0;
   while (begin <= names.size()) {
     const std::size_t end = std::min(names.find(',', begin), names.size());
-    devices.push_back(find_device(names.substr(begin, end - begin)));
+    const DeviceSpec& found = find_device(names.substr(begin, end - begin));
+    const auto is_found = [&](const DeviceSpec& device) { return device.name == found.name; };
+    if (std::ranges::none_of(devices, is_found)) devices.push_back(found);
     begin = end + 1;
   }
   return devices;

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "engine/row_buckets.h"
+#include "model/load_model.h"
 
 namespace coppice {
 namespace {
@@ -192,6 +193,8 @@ std::string sums_note(const Plan& plan) {
 
 Plan make_plan(const PlanRequest& request, const RoundTimes& times) {
   check_budget(request);
+  if (request.drafter_config)
+    check_fits_target(request.drafter, *request.drafter_config, request.target);
   return Planner(request, times).run();
 }
 

@@ -93,8 +93,8 @@ struct Plan {
   std::vector<DevicePlan> devices;
 };
 
-// Throws Error where the network does not split over num_ranks, and for a budget that needs a
-// drafter or more rows than a step has.
+// Throws Error where the network does not split over num_ranks, for a drafter of another target,
+// and for a budget that needs a drafter or more rows than a step has.
 Plan make_plan(const PlanRequest& request, const RoundTimes& times);
 
 // Budgets that a plan looks at: none, and those that fill a bucket of one sequence.
@@ -102,6 +102,11 @@ std::vector<std::int64_t> candidate_budgets(std::int64_t max_budget);
 
 // What of the sums over ranks was measured; "" on one GPU.
 std::string sums_note(const Plan& plan);
+
+// Whether a GPU holds the model with the smallest batch and context.
+std::string fits_note(const PlanRequest& request, const DevicePlan& device);
+// What to try when none does.
+std::string nothing_fits_note(const Plan& plan);
 
 std::string plan_as_text(const Plan& plan);
 Json plan_as_json(const Plan& plan);

@@ -68,7 +68,7 @@ std::string memory_table(const Plan& plan) {
                                m.graphs + m.runtime, m.kv_bytes})
       out += cell(print("%.1f", bytes / kGiB));
     out += cell(print("%lld", number(m.kv_tokens))) +
-           (m.fits ? cell("fits", "good") : cell("does not fit", "bad")) + "</tr>\n";
+           cell(fits_note(plan.request, device), m.fits ? "good" : "bad") + "</tr>\n";
   }
   return out + "</table></div>\n";
 }
@@ -257,6 +257,11 @@ std::string device_table(const Plan& plan) {
   return out + "</table></div>\n";
 }
 
+// Without figures: nothing.
+std::string section(const std::string& title, const std::string& figures) {
+  return figures.empty() ? "" : "<h2>" + title + "</h2>\n" + figures;
+}
+
 }  // namespace
 
 std::string plan_as_html(const Plan& plan) {
@@ -276,8 +281,10 @@ std::string plan_as_html(const Plan& plan) {
            "<h2>What would change it</h2>\n<p>" +
            escape_html(print("%s, batch %lld, the best round.", device->device.title.data(),
                              number(device->points.front().best_round().batch))) +
-           "</p>\n" + amdahl_html(*device) + "<h2>How large a tree</h2>\n" + budget_figure(plan) +
-           "<h2>How many at once</h2>\n" + batch_figure(plan, false) + batch_figure(plan, true);
+           "</p>\n" + amdahl_html(*device) + section("How large a tree", budget_figure(plan)) +
+           section("How many at once", batch_figure(plan, false) + batch_figure(plan, true));
+  } else {
+    out += "<p>" + escape_html(nothing_fits_note(plan)) + "</p>\n";
   }
   return out + "<h2>GPUs</h2>\n" + device_table(plan) + "</body></html>\n";
 }

@@ -25,34 +25,6 @@ std::string name_of_group(const Plan& plan, const DevicePlan& device) {
   return print("%lld x %s", number(plan.request.num_ranks), device.device.title.data());
 }
 
-std::string fits_text(const PlanRequest& request, const MemoryPlan& memory) {
-  if (memory.fits) return "fits";
-  if (memory.kv_bytes <= 0) return "does not fit";
-  const auto smallest = [](const std::vector<std::int64_t>& values) {
-    return number(*std::ranges::min_element(values));
-  };
-  return print("does not fit: the cache holds no %lld x %lld tokens", smallest(request.batches),
-               smallest(request.contexts));
-}
-
-// What to try when no GPU of the plan holds the model with the smallest batch and context.
-std::string nothing_fits_text(const Plan& plan) {
-  std::string wanted;
-  for (const DevicePlan& device : plan.devices) {
-    const MemoryPlan& m = device.memory;
-    if (m.kv_bytes > 0) continue;  // only the cache is too small
-    const double room = m.usable - m.runtime;
-    const double weights =
-        (m.target_weights + m.drafter_weights) * static_cast<double>(plan.request.num_ranks);
-    std::int64_t ranks = plan.request.num_ranks;
-    while (static_cast<double>(ranks) * room < weights && ranks < 64) ranks *= 2;
-    wanted += print("%s -tp %lld of %s", wanted.empty() ? "" : ",", number(ranks),
-                    device.device.title.data());
-  }
-  return wanted.empty() ? "\nNothing fits: fewer sequences (--batch) or shorter ones (--context).\n"
-                        : "\nNothing fits. Weights alone need" + wanted + ".\n";
-}
-
 std::string memory_text(const Plan& plan) {
   const MemoryUse& use = plan.use;
   std::string out = "Memory of one GPU, GiB";
@@ -66,9 +38,7 @@ std::string memory_text(const Plan& plan) {
                  name_of_group(plan, device).c_str(), m.usable / kGiB, m.target_weights / kGiB,
                  m.drafter_weights / kGiB, m.buffers / kGiB, (m.graphs + m.runtime) / kGiB,
                  m.kv_bytes / kGiB, tokens_text(m.kv_tokens).c_str(),
-                 (fits_text(plan.request, m) +
-                  (device.device.can_run ? "" : "; no build for it: to compare"))
-                     .c_str());
+                 fits_note(plan.request, device).c_str());
   }
   return out;
 }
@@ -88,7 +58,7 @@ std::string speed_row(const DevicePlan& device, const PlannedPoint& point) {
 
 std::string speed_text(const Plan& plan) {
   if (std::ranges::none_of(plan.devices, [](const DevicePlan& d) { return d.memory.fits; }))
-    return nothing_fits_text(plan);
+    return "\n" + nothing_fits_note(plan) + "\n";
   std::string out = "\nSpeed: plain decoding, then the best tree\n";
   out += print("  %-24s %5s %8s %9s %7s %7s %7s %9s %7s %8s %7s  %s\n", "", "batch", "context",
                "plain ms", "tok/s", "budget", "tokens", "round ms", "tok/s", "total", "gain",
@@ -138,6 +108,35 @@ std::string round_text(const DevicePlan& device, const PlannedRound& round) {
 }
 
 }  // namespace
+
+std::string fits_note(const PlanRequest& request, const DevicePlan& device) {
+  const std::string note = device.device.can_run ? "" : "; no build for it: to compare";
+  if (device.memory.fits) return "fits" + note;
+  if (device.memory.kv_bytes <= 0) return "does not fit" + note;
+  const auto smallest = [](const std::vector<std::int64_t>& values) {
+    return number(*std::ranges::min_element(values));
+  };
+  return print("does not fit: the cache holds no %lld x %lld tokens", smallest(request.batches),
+               smallest(request.contexts)) +
+         note;
+}
+
+std::string nothing_fits_note(const Plan& plan) {
+  std::string wanted;
+  for (const DevicePlan& device : plan.devices) {
+    const MemoryPlan& m = device.memory;
+    if (m.kv_bytes > 0) continue;  // only the cache is too small
+    const double room = m.usable - m.runtime;
+    const double weights =
+        (m.target_weights + m.drafter_weights) * static_cast<double>(plan.request.num_ranks);
+    std::int64_t ranks = plan.request.num_ranks;
+    while (static_cast<double>(ranks) * room < weights && ranks < 64) ranks *= 2;
+    wanted += print("%s -tp %lld of %s", wanted.empty() ? "" : ",", number(ranks),
+                    device.device.title.data());
+  }
+  return wanted.empty() ? "Nothing fits: fewer sequences (--batch) or shorter ones (--context)."
+                        : "Nothing fits. Weights alone need" + wanted + ".";
+}
 
 std::string plan_as_text(const Plan& plan) {
   const PlanRequest& request = plan.request;

@@ -141,10 +141,38 @@ TEST(PlanTest, BudgetsThatNoRoundCouldHaveAreRefused) {
   EXPECT_THROW(make_plan(request, times()), Error);
 }
 
+TEST(PlanTest, ADrafterOfAnotherTargetIsRefused) {
+  PlanRequest request = kimi_request(8);
+  request.drafter_config->network.hidden_size = 512;
+  EXPECT_THROW(make_plan(request, times()), Error);
+  request = kimi_request(8);
+  request.target.num_hidden_layers = 6;  // its features come from up to layer 58
+  EXPECT_THROW(make_plan(request, times()), Error);
+}
+
+// A report has no headings without something below them, and says of each GPU what the text says.
+TEST(PlanTest, ReportsHaveWhatTheTextHas) {
+  PlanRequest request = kimi_request(8, "h200,mi300x");
+  request.batches = {1};
+  std::string html = plan_as_html(make_plan(request, times()));
+  EXPECT_EQ(html.find("How many at once"), std::string::npos);
+  EXPECT_NE(html.find("How large a tree"), std::string::npos);
+  EXPECT_NE(html.find("no build for it"), std::string::npos);
+  request.batches = {1, 8};
+  request.drafter.clear();
+  request.drafter_config.reset();
+  html = plan_as_html(make_plan(request, times()));
+  EXPECT_NE(html.find("How many at once"), std::string::npos);
+  EXPECT_EQ(html.find("How large a tree"), std::string::npos);
+}
+
 TEST(PlanTest, WhatFitsNowhereSaysWhatWould) {
   PlanRequest request = kimi_request(1);
   const std::string text = plan_as_text(make_plan(request, times()));
-  EXPECT_NE(text.find("Nothing fits"), std::string::npos) << text;
+  EXPECT_NE(text.find("Nothing fits. Weights alone need -tp 8 of H200 SXM."), std::string::npos)
+      << text;
+  EXPECT_NE(plan_as_html(make_plan(request, times())).find("Weights alone need -tp 8"),
+            std::string::npos);
   EXPECT_EQ(text.find("tok/s"), std::string::npos) << text;
   // Weights fit, but not so many tokens.
   request.num_ranks = 8;
@@ -158,6 +186,7 @@ TEST(DeviceSpecTest, NamesAndSources) {
   EXPECT_EQ(find_device("RTX PRO 6000").name, "rtxpro6000");
   EXPECT_EQ(find_device("gb200").arch, "sm_100a");
   EXPECT_EQ(find_devices("h200,b300").size(), 2u);
+  EXPECT_EQ(find_devices("h200,H200 SXM,b300").size(), 2u);  // named twice, planned once
   EXPECT_THROW(find_device("h300"), Error);
   EXPECT_THROW(find_devices("h200,"), Error);
   for (const DeviceSpec& device : device_specs()) {
