@@ -342,6 +342,18 @@ class RunTest(unittest.TestCase):
         self.run_script("--tools", "memcheck", "--limit", "1", "--only", "op embed", "--resume")
         self.assertEqual(sorted(self.calls()[3:]), ["memcheck embed killed", "memcheck embed slow"])
 
+    def test_a_report_in_a_function_of_one_kernel_is_of_that_kernel_alone(self):
+        sanitize_cuda.KERNELS = {name: ["op silu_mul"] for name in ("moe_experts_kernel", "moe_prepare_kernel", "moe_combine_kernel")}
+        (self.path / "outputs").write_text("#####silu_mul\n" + KNOWN_RACE)
+        self.run_script("--tools", "racecheck", "--only", "silu_mul")
+        text = sanitize_cuda.page_of(sanitize_cuda.results_in(self.path / "logs"), ["racecheck"])
+        self.assertIn("| `moe_experts_kernel` | 10 known |", text)
+        self.assertIn("| `moe_prepare_kernel`, `moe_combine_kernel` | clean |", text)
+        (self.path / "outputs").write_text("#####silu_mul\n" + RACE.format("moe_multiply.cuh", "read_list", "moe_work_list.cuh"))
+        self.run_script("--tools", "racecheck", "--only", "silu_mul")
+        text = sanitize_cuda.page_of(sanitize_cuda.results_in(self.path / "logs"), ["racecheck"])
+        self.assertIn("| `moe_experts_kernel`, `moe_prepare_kernel`, `moe_combine_kernel` | 5 errors |", text)  # any kernel of the folder
+
     def test_what_was_not_begun_is_not_clean(self):
         code, out = self.run_script("--tools", "memcheck", "--only", "silu_mul", "--total", "0")
         self.assertEqual(code, 1)
