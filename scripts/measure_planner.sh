@@ -1,7 +1,7 @@
 #!/bin/sh
 # measure_planner.sh BINARY FOLDER: the rounds that the planner is judged by, on this machine's H200; about a minute. Then scripts/recalibrate.sh.
 set -e
-out="$2/2026-11-30-h200-planner"
+out="$2/$(date -u +%F)-h200-planner"
 contexts=1024,8192,32768 rows=1,4,8,17,32,64,256
 "$1" bench round --layers 61 --tp 8 --context $contexts --rows $rows --runs 5 --repeats 3 --json "$out-tp8.json"
 "$1" bench round --layers 4 --tp 1 --context $contexts --rows $rows --runs 5 --repeats 3 --json "$out-tp1.json"

@@ -9,7 +9,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "next-hardware.md"
 # Whole rounds: parts as they are among others, not op by op.
-ROUNDS = "docs/results/data/2026-11-30-h200-planner-tp8.json"
+ROUNDS = max((ROOT / "docs" / "results" / "data").glob("*-h200-planner-tp8.json")).relative_to(ROOT).as_posix()
 GPUS = ["h200", "b200", "b300", "gb200", "gb300", "rtxpro6000"]
 BATCHES = [1, 8, 64]
 

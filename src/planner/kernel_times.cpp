@@ -138,7 +138,7 @@ void add_mla(const OpCost& cost, const DeviceSpec& device, CostFeatures& feature
 }
 
 // The plain form of other shapes: a block for each row and head goes through the keys one by one
-// (docs/results/data/2026-11-30-h200-planner-tiny.json).
+// (docs/results/data/*-h200-planner-tiny.json).
 double plain_mla_us(const OpCost& cost, const DeviceSpec& device) {
   constexpr double kKeyClocks = 650, kBlocksOfSm = 2;
   const double keys = cost.context / static_cast<double>(std::max<std::int64_t>(cost.sequences, 1));
