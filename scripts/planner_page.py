@@ -72,8 +72,9 @@ Rounds of one row draft nothing; their tree and commit are other kernels and cal
 
 The stage beyond its bound is a commit that does the same at every context: 256 rows of TP1 took 246, 236 and 256 us. The five passes of each lie within 0.6, 2.6 and 0.7 % of its median, though their order was shuffled and clocks were not the same (in two passes of TP-8, 256 rows at
 8k, experts took 6 and 12 % longer, dense 4 and 9 %, the commit behind them -0.4 and +0.2 %), so neither order nor clocks make the difference between points. It does not lie in the bytes: a commit reads 411 MB (`fc`) and 176 MB (context K and V) of weights, the same ones in
-every point, and of the point's own memory one row of features (57 KB) and a few rows of caches. Nor in the tree: without a drafter accepting and moving take 6.5 us together, and tiny-k2's commits take 16.1 to 16.5 us with 8, 17 and 64 rows. With fewer rows commits of TP-8 take 51 to 54 us in some points
-and 56 to 59 in others, those of TP1 212 to 218 and 222 to 225, in an order that changes from one set of rounds to the next. What differs between points is where their buffers lie in memory while the same weights stream past. Which kernel feels it has not been measured. Since these
+every point, and of the point's own memory a row of features (57 KB) for each token that it settles and a few rows of caches. Nor in the tree: without a drafter accepting and moving take 6.5 us together, and tiny-k2's commits take 16.1 to 16.5 us with 8, 17 and 64 rows. With fewer rows commits of TP-8 take 51 to 54 us in some points
+and 56 to 59 in others, those of TP1 212 to 218 and 222 to 225, in an order that changes from one set of rounds to the next. What differs between points is where their buffers lie in memory while the same weights stream past and, which was not reported, how many tokens they settle: more than one would move a few rows of 1 KB.
+Which kernel feels it has not been measured. Since these
 rounds `bench round` gives a point other places in every pass (`places`) and says how many tokens a commit settled (`committed_tokens`), so that medians are over places too; these rounds had one place a point.
 
 ## Without a calibration
