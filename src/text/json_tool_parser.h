@@ -39,7 +39,6 @@ class JsonToolParser final : public ToolParser {
   void add_char(char c);
   void begin_object();
   void read(char c);
-  void end_object();
   void end_call(bool complete);
   void give_up();
   void give_content(const std::string& text);
