@@ -6,10 +6,12 @@ import subprocess
 import sys
 import tempfile
 
+from report import newest
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "next-hardware.md"
 # Whole rounds: parts as they are among others, not op by op.
-ROUNDS = max((ROOT / "docs" / "results" / "data").glob("*-h200-planner-tp8.json")).relative_to(ROOT).as_posix()
+ROUNDS = newest("*-h200-planner-tp8.json")[1]
 GPUS = ["h200", "b200", "b300", "gb200", "gb300", "rtxpro6000"]
 BATCHES = [1, 8, 64]
 

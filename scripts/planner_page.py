@@ -6,12 +6,14 @@ import pathlib
 import subprocess
 import sys
 
+from report import newest
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "results" / "planner-h200.md"
 BANDWIDTH = ROOT / "docs" / "bandwidth.md"
 BEGIN, END = "<!-- overlap: written by scripts/planner_page.py -->", "<!-- end of overlap -->"
 DATA = ROOT / "docs" / "results" / "data"
-PREFIX = max(DATA.glob("*-h200-planner-tp8.json")).name[:-len("tp8.json")]  # the newest
+PREFIX = pathlib.Path(newest("*-h200-planner-tp8.json")[1]).name.removesuffix("tp8.json")
 JUDGED = {"tp8": "One TP-8 rank of Kimi K2.6, 61 layers, no all-reduce", "tp1": "Four whole layers (TP1)"}
 # Rounds of earlier kernels, at another context.
 EARLIER = "2026-11-30-h200-rounds-tp8.json"

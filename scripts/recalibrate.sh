@@ -7,6 +7,7 @@ set -e
 cd "$(dirname "$0")/.."
 [ -n "$1" ] || { sed -n 2,5p "$0"; exit 2; }
 if [ -n "$2" ]; then
+  ls "$2"/*-h200-planner-tp8.json "$2"/*-h200-planner-tp1.json > /dev/null
   rm -f docs/results/data/*-h200-planner-*.json  # pages and tests take the newest; git has those of before
   cp "$2"/*-planner-*.json docs/results/data/
   for kernels in "$2"/*-kernels*.json; do

@@ -71,11 +71,12 @@ std::unique_ptr<BenchRound> PointBench::make_round() {
                                       networks_.context_features, point_);
 }
 
-void PointBench::move(std::int32_t index) {
+void PointBench::move() {
   // Memory that is asked for in the same sizes comes back in the same places: others lie between
   // for as long as it takes, one of some pages and one within a page.
   constexpr std::size_t kPage = 2 << 20, kMostPages = 16, kStep = 4096;
-  std::minstd_rand random(static_cast<unsigned>(index) + 1);
+  std::seed_seq seed{index_, places_};
+  std::minstd_rand random(seed);
   try {
     const Buffer pages = backend_.allocate((1 + random() % kMostPages) * kPage);
     const Buffer within = backend_.allocate((1 + random() % (kPage / 2 / kStep)) * kStep);
@@ -84,7 +85,6 @@ void PointBench::move(std::int32_t index) {
     if (error.kind() != ErrorKind::kOutOfMemory) throw;
     return;
   }
-  index_ = index;
   places_ += 1;
 }
 

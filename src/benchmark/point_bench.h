@@ -33,10 +33,10 @@ class PointBench {
   // first: what it leaves behind is what the parts then work on.
   void run(int repeats);
 
-  // The next runs find the point's buffers somewhere else in memory, and its graphs under `index`:
-  // what a kernel takes depends on where they lie. Stays where it is while there is no room for a
-  // second set of buffers.
-  void move(std::int32_t index);
+  // The next runs find the point's buffers somewhere else in memory: what a kernel takes depends on
+  // where they lie. Stays where it is while there is no room for a second set of buffers. The
+  // backend must have forgotten the point's graphs.
+  void move();
 
   // Medians over the runs, and every run (docs/bench.md).
   Json result() const;

@@ -225,9 +225,10 @@ void RoundBench::interleave() {
   for (int run = 0; run < options_.runs; ++run) {
     observer_.progress(format("run %d of %d", run + 1, options_.runs));
     std::ranges::shuffle(order, random);
+    const bool moves = run > 0 && !options_.meet;  // ranks do not allocate while others run
+    if (moves) backend_.forget_graphs();           // those of the places before
     for (const std::size_t i : order) {
-      // Ranks do not allocate while others run.
-      if (run > 0 && !options_.meet) opened[i]->move(num_opened_++);
+      if (moves) opened[i]->move();
       opened[i]->run(options_.repeats);
     }
   }
