@@ -79,6 +79,7 @@ RUNS = {
     # The sizes that one row's form takes: one, and in the other two tiles of down a block.
     "experts, one token": kernel_test("kernels_moe_test", "*OneExpertMayTakeEveryRow/3:*OneExpertMayTakeEveryRow/5"),
     "peers": kernel_test("kernels_peer_exchange_test", "*PeerExchangeTest.*/0"),  # one rank: nobody to wait for
+    "peers, one of several": kernel_test("kernels_peer_exchange_test", "*RankAloneTest.*"),  # nor here: the host writes what comes
     "peers, two GPUs": kernel_test("kernels_peer_exchange_test", "*PeerExchangeTest.*/1", gpus=2, together=True),
     "mla, 8k": bench("mla tp8 B=1 L=8192 T=1,mla tp8 B=8 L=8192 T=1"),
     "mla, 64 heads": bench("mla tp1 B=1 L=1024 T=17"),
@@ -96,7 +97,7 @@ RUNS = {
 # Where each kernel runs.
 EXPERTS = ["op moe_experts int4", "experts"]
 MLA = ["op mla_attention", "mla, 8k", "mla, 64 heads"]
-PEERS = ["peers", "peers, two GPUs", "rounds, two ranks"]
+PEERS = ["peers", "peers, one of several", "peers, two GPUs", "rounds, two ranks"]
 KERNELS = {
     "embed_kernel": ["op embed"],
     "rms_norm_kernel": ["op rms_norm", "op add_rms_norm"],

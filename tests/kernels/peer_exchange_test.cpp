@@ -2,6 +2,7 @@
 // inside graphs, and their end when a rank does not come. Every rank has a GPU of its own; where
 // there are too few, two ranks share one for what is launched outside graphs: more streams, or
 // graphs, of one GPU may run one after the other, and ranks that wait for each other never end.
+// One rank alone of two, four and eight: what the others would send lies there before it starts.
 // COPPICE_PEER_TIMES=1 prints times.
 #include "kernels/comm/peer_exchange.h"
 
@@ -16,6 +17,8 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -101,6 +104,7 @@ class PeerRanks {
     together_.arrive_and_wait();
   }
   bool spread() const { return num_devices() >= size_; }
+  void use(int rank) const { check(cudaSetDevice(spread() ? rank : 0)); }
   Rank& rank(int r) { return ranks_[static_cast<std::size_t>(r)]; }
 
   void run(const std::function<void(int rank)>& body) {
@@ -114,7 +118,6 @@ class PeerRanks {
   }
 
  private:
-  void use(int rank) const { check(cudaSetDevice(spread() ? rank : 0)); }
   void link_devices() const {
     for (int r = 0; r < size_; ++r)
       for (int peer = 0; peer < size_; ++peer) {
@@ -211,6 +214,31 @@ TEST_P(PeerExchangeTest, SumsAreTheHostsBitsOnEveryRank) {
   }
 }
 
+std::vector<float> norm_weight(int hidden) {
+  std::vector<float> scales;
+  for (int i = 0; i < hidden; ++i) scales.push_back(0.5f + static_cast<float>(i % 7));
+  return scales;
+}
+
+// delta onto residual, in place; a row is as wide as the weight.
+RmsNormParams norm_params(int rows, const DeviceArray<float>& weight,
+                          const DeviceArray<bf16>& delta, const DeviceArray<bf16>& residual,
+                          const DeviceArray<bf16>& out) {
+  const auto hidden = static_cast<int>(weight.size());
+  return {.x = residual.get(),
+          .delta = delta.get(),
+          .residual = residual.get(),
+          .weight = weight.get(),
+          .out = out.get(),
+          .x_row_stride = hidden,
+          .delta_row_stride = hidden,
+          .residual_row_stride = hidden,
+          .out_row_stride = hidden,
+          .num_rows = rows,
+          .hidden_size = hidden,
+          .eps = 1e-5f};
+}
+
 // One kernel against the sum and then the norm, for rows of 7168 and of tiny-k2's 384.
 TEST_P(PeerExchangeTest, TheFusedNormHasTheBitsOfItsSteps) {
   const int size = GetParam();
@@ -221,33 +249,16 @@ TEST_P(PeerExchangeTest, TheFusedNormHasTheBitsOfItsSteps) {
     const auto count = static_cast<std::size_t>(rows * hidden);
     ranks.run([&, rows = rows, hidden = hidden](int r) {
       PeerRanks::Rank& rank = ranks.rank(r);
-      std::vector<float> scales;
-      for (int i = 0; i < hidden; ++i) scales.push_back(0.5f + static_cast<float>(i % 7));
-      const DeviceArray<float> weight(scales);
+      const DeviceArray<float> weight(norm_weight(hidden));
       const DeviceArray<bf16> delta(part(r, 5, count)), summed(part(r, 5, count));
       const DeviceArray<bf16> residual(part(9, 6, count)), other(part(9, 6, count));
       const DeviceArray<bf16> out(part(8, 6, count)), expected(part(7, 6, count));
-      const auto norm = [&, rows, hidden](const DeviceArray<bf16>& x, const DeviceArray<bf16>& d,
-                                          const DeviceArray<bf16>& y) {
-        return RmsNormParams{.x = x.get(),
-                             .delta = d.get(),
-                             .residual = x.get(),
-                             .weight = weight.get(),
-                             .out = y.get(),
-                             .x_row_stride = hidden,
-                             .delta_row_stride = hidden,
-                             .residual_row_stride = hidden,
-                             .out_row_stride = hidden,
-                             .num_rows = rows,
-                             .hidden_size = hidden,
-                             .eps = 1e-5f};
-      };
       ranks.meet();
       check(peer_sum(rank.group,
                      {.x = summed.get(), .num_elements = static_cast<std::int64_t>(count)},
                      rank.stream));
-      check(rms_norm(norm(other, summed, expected), rank.stream));
-      check(peer_norm(rank.group, norm(residual, delta, out), rank.stream));
+      check(rms_norm(norm_params(rows, weight, summed, other, expected), rank.stream));
+      check(peer_norm(rank.group, norm_params(rows, weight, delta, residual, out), rank.stream));
       EXPECT_TRUE(same(read(out, count, rank.stream), read(expected, count, rank.stream)))
           << "rank " << r << ", " << rows << " x " << hidden;
       EXPECT_TRUE(same(read(residual, count, rank.stream), read(other, count, rank.stream)));
@@ -256,23 +267,32 @@ TEST_P(PeerExchangeTest, TheFusedNormHasTheBitsOfItsSteps) {
   }
 }
 
+std::vector<float> columns_of(int rank, int rows, int columns) {
+  std::vector<float> values;
+  for (int row = 0; row < rows; ++row)
+    for (int column = 0; column < columns; ++column)
+      values.push_back(static_cast<float>(rank * 1000 + row) + static_cast<float>(column) / 32768);
+  return values;
+}
+
+std::vector<float> gathered(int size, int rows, int columns) {
+  std::vector<float> values;
+  std::vector<std::vector<float>> parts;
+  for (int rank = 0; rank < size; ++rank) parts.push_back(columns_of(rank, rows, columns));
+  for (int row = 0; row < rows; ++row)
+    for (const std::vector<float>& part : parts)
+      values.insert(values.end(), part.begin() + row * columns, part.begin() + (row + 1) * columns);
+  return values;
+}
+
 TEST_P(PeerExchangeTest, GathersColumnsInRankOrder) {
   const int size = GetParam();
   PeerRanks ranks(size);
   for (const auto& [rows, columns] : {std::pair{1, 4}, std::pair{7, 1344}, std::pair{12, 20480}}) {
-    const auto at = [](int rank, int row, int column) {
-      return static_cast<float>(rank * 1000 + row) + static_cast<float>(column) / 32768;
-    };
+    const std::vector<float> expected = gathered(size, rows, columns);
     ranks.run([&, rows = rows, columns = columns](int r) {
       PeerRanks::Rank& rank = ranks.rank(r);
-      std::vector<float> mine, expected;
-      for (int row = 0; row < rows; ++row) {
-        for (int column = 0; column < columns; ++column) mine.push_back(at(r, row, column));
-        for (int peer = 0; peer < size; ++peer)
-          for (int column = 0; column < columns; ++column)
-            expected.push_back(at(peer, row, column));
-      }
-      const DeviceArray<float> x(mine), out(expected.size());
+      const DeviceArray<float> x(columns_of(r, rows, columns)), out(expected.size());
       ranks.meet();
       check(peer_gather(rank.group,
                         {.x = x.get(), .out = out.get(), .num_rows = rows, .columns = columns},
@@ -344,6 +364,255 @@ TEST_P(PeerExchangeTest, TenThousandCallsInGraphsKeepTheirBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, PeerExchangeTest, ::testing::Values(1, 2, 4, 8));
+
+// One rank of a group, which waits for nobody: before each of its calls the host writes what the
+// others would send in it. Knows what must lie in the memory of all ranks after the call.
+class RankAlone {
+ public:
+  RankAlone(int size, int rank) : size_(size), rank_(rank), ranks_(size) {
+    ranks_.use(rank);
+    memory_.assign(static_cast<std::size_t>(size), Memory(size));
+    // Odd ranks come to the end of the count.
+    call_ = rank % 2 == 0 ? 0 : ~std::uint32_t{1};
+    std::vector<std::uint32_t> calls(kPeerBlocks, call_);
+    check(cudaMemcpy(group().calls, calls.data(), 4 * calls.size(), cudaMemcpyHostToDevice));
+  }
+
+  const PeerGroup& group() { return ranks_.rank(rank_).group; }
+  cudaStream_t stream() { return ranks_.rank(rank_).stream; }
+
+  // All ranks show their vectors, 8 values of bf16 or 4 of float, to all others.
+  template <typename T>
+  void one_shot(const std::vector<std::vector<T>>& parts) {
+    next_call();
+    for_peers([&](int peer) {
+      show(peer, rank_, values_of(parts, peer));
+      show(rank_, peer, values_of(parts, rank_));
+    });
+    meet(static_cast<std::int64_t>(parts[0].size() * sizeof(T)) / 16);
+  }
+
+  // Each rank sums one part, and shows the sum.
+  void two_shot(const std::vector<std::vector<bf16>>& parts, const std::vector<bf16>& sum) {
+    const std::size_t count = sum.size(), vectors = count / 8, ranks = parts.size();
+    const std::size_t each = (vectors + ranks - 1) / ranks * 8;
+    const auto part_of = [&](const std::vector<bf16>& values, int rank) {
+      const std::size_t begin = std::min(static_cast<std::size_t>(rank) * each, count);
+      return std::span(values).subspan(begin, std::min(each, count - begin));
+    };
+    next_call();
+    for_peers([&](int peer) {
+      show(peer, rank_, part_of(parts[static_cast<std::size_t>(peer)], rank_));
+      show(rank_, peer, part_of(parts[static_cast<std::size_t>(rank_)], peer));
+    });
+    next_call();
+    for_peers([&](int peer) {
+      show(peer, rank_, part_of(sum, peer));
+      show(rank_, peer, part_of(sum, rank_));
+    });
+    for (int meeting = 0; meeting < 2; ++meeting) meet(static_cast<std::int64_t>(each / 8));
+  }
+
+  // As one_shot, each word with the number of the call.
+  void tagged(const std::vector<std::vector<bf16>>& parts) {
+    next_call();
+    const auto words_of = [&](int rank) {
+      const std::vector<bf16>& values = parts[static_cast<std::size_t>(rank)];
+      std::vector<std::uint64_t> words(values.size() / 2);
+      for (std::size_t i = 0; i < words.size(); ++i) {
+        std::memcpy(&words[i], &values[2 * i], 4);
+        words[i] |= static_cast<std::uint64_t>(call_) << 32;
+      }
+      return words;
+    };
+    for_peers([&](int peer) {
+      show(peer, rank_, std::span<const std::uint64_t>(words_of(peer)), true);
+      show(rank_, peer, std::span<const std::uint64_t>(words_of(rank_)), true);
+    });
+  }
+
+  // After the call: every rank's memory, and the counts of this one.
+  void expect_memory(const char* what) {
+    check(cudaStreamSynchronize(stream()));
+    for (int owner = 0; owner < size_; ++owner) {
+      const PeerRanks::Rank& rank = ranks_.rank(owner);
+      Memory there(size_);
+      for (const bool tagged : {false, true}) {
+        const std::size_t pitch = tagged ? kTaggedSlotBytes : kPeerSlotBytes;
+        std::vector<std::byte>& slots = tagged ? there.tagged : there.plain;
+        check(cudaMemcpy2D(slots.data(), kWatched, slot(owner, 0, tagged), pitch, kWatched,
+                           slots.size() / kWatched, cudaMemcpyDeviceToHost));
+      }
+      check(cudaMemcpy(there.flags.data(), rank.flags, 4 * kPeerFlags, cudaMemcpyDeviceToHost));
+      const Memory& expected = memory_[static_cast<std::size_t>(owner)];
+      EXPECT_TRUE(there.plain == expected.plain) << what << ", slots of " << owner;
+      EXPECT_TRUE(there.tagged == expected.tagged) << what << ", tagged slots of " << owner;
+      EXPECT_EQ(there.flags, expected.flags) << what << ", flags of " << owner;
+    }
+    std::vector<std::uint32_t> counts(kPeerCounts), expected(kPeerBlocks, call_);
+    check(cudaMemcpy(counts.data(), group().calls, 4 * kPeerCounts, cudaMemcpyDeviceToHost));
+    expected.insert(expected.end(), meetings_.begin(), meetings_.end());
+    expected.push_back(0);  // not broken
+    EXPECT_EQ(counts, expected) << what;
+    EXPECT_EQ(ranks_.rank(rank_).words[0], 0) << what;
+  }
+
+ private:
+  static constexpr std::size_t kWatched = std::size_t{64} << 10;  // of each slot
+  struct Memory {
+    explicit Memory(int size)
+        : plain(2 * static_cast<std::size_t>(size) * kWatched),
+          tagged(plain.size()),
+          flags(kPeerFlags) {}
+    std::vector<std::byte> plain, tagged;
+    std::vector<std::uint32_t> flags;
+  };
+
+  void next_call() { call_ = call_ + 1 == 0 ? 2 : call_ + 1; }
+  void for_peers(const std::function<void(int peer)>& body) const {
+    for (int peer = 0; peer < size_; ++peer)
+      if (peer != rank_) body(peer);
+  }
+  std::size_t index_of(int from) const {
+    return (call_ & 1) * static_cast<std::size_t>(size_) + static_cast<std::size_t>(from);
+  }
+  std::byte* slot(int owner, std::size_t index, bool tagged) {
+    std::byte* const data = group().data[owner];
+    return tagged ? data + 2 * static_cast<std::size_t>(size_) * kPeerSlotBytes +
+                        index * kTaggedSlotBytes
+                  : data + index * kPeerSlotBytes;
+  }
+
+  // What `from` shows `to` in this call: it must lie there after it, and what goes to this rank
+  // does from now on.
+  template <typename T>
+  void show(int from, int to, std::span<const T> values, bool tagged = false) {
+    const auto bytes = std::as_bytes(values);
+    Memory& memory = memory_[static_cast<std::size_t>(to)];
+    std::copy_n(bytes.begin(), std::min(bytes.size(), kWatched),
+                (tagged ? memory.tagged : memory.plain).begin() +
+                    static_cast<std::ptrdiff_t>(index_of(from) * kWatched));
+    if (to == rank_)
+      check(cudaMemcpyAsync(slot(to, index_of(from), tagged), bytes.data(), bytes.size(),
+                            cudaMemcpyHostToDevice, stream()));
+  }
+  template <typename T>
+  static std::span<const T> values_of(const std::vector<std::vector<T>>& parts, int rank) {
+    return parts[static_cast<std::size_t>(rank)];
+  }
+
+  // Blocks with a part of so many vectors raise flags: those of the others are up from now on.
+  void meet(std::int64_t vectors) {
+    const std::int64_t blocks = std::min((vectors + 511) / 512, std::int64_t{kPeerBlocks});
+    for (std::size_t block = 0; block < static_cast<std::size_t>(blocks); ++block) {
+      const std::uint32_t meeting = ++meetings_[block];
+      for_peers([&](int peer) {
+        const auto p = static_cast<std::size_t>(peer), r = static_cast<std::size_t>(rank_);
+        memory_[r].flags[block * kMaxPeers + p] = meeting;
+        memory_[p].flags[block * kMaxPeers + r] = meeting;
+      });
+    }
+    check(cudaMemcpyAsync(group().flags[rank_],
+                          memory_[static_cast<std::size_t>(rank_)].flags.data(), 4 * kPeerFlags,
+                          cudaMemcpyHostToDevice, stream()));
+  }
+
+  int size_, rank_;
+  PeerRanks ranks_;
+  std::vector<Memory> memory_;  // of all ranks
+  std::uint32_t call_ = 0;
+  std::array<std::uint32_t, kPeerBlocks> meetings_{};
+};
+
+std::vector<std::vector<bf16>> parts_of(int size, int turn, std::size_t count) {
+  std::vector<std::vector<bf16>> parts;
+  for (int rank = 0; rank < size; ++rank) parts.push_back(part(rank, turn, count));
+  return parts;
+}
+
+class RankAloneTest : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (num_devices() == 0) GTEST_SKIP() << "no GPU";
+  }
+};
+
+TEST_P(RankAloneTest, SumsAndShowsItsPart) {
+  const int size = GetParam();
+  for (int r = 0; r < size; ++r) {
+    RankAlone rank(size, r);
+    int turn = 0;
+    for (const std::size_t count : {8, 1000, 3 * 7168, 131072})
+      for (const auto sum : {peer_sum_tagged, peer_sum_one_shot, peer_sum_two_shot}) {
+        const std::vector<std::vector<bf16>> parts = parts_of(size, ++turn, count);
+        const std::vector<bf16> expected = sum_of_parts(size, turn, count);
+        if (sum == peer_sum_tagged)
+          rank.tagged(parts);
+        else if (sum == peer_sum_one_shot)
+          rank.one_shot(parts);
+        else
+          rank.two_shot(parts, expected);
+        const DeviceArray<bf16> x(parts[static_cast<std::size_t>(r)]);
+        check(cudaDeviceSynchronize());
+        check(sum(rank.group(), {.x = x.get(), .num_elements = static_cast<std::int64_t>(count)},
+                  rank.stream()));
+        const std::string what = "rank " + std::to_string(r) + ", call " + std::to_string(turn);
+        EXPECT_TRUE(same(read(x, count, rank.stream()), expected)) << what;
+        rank.expect_memory(what.c_str());
+      }
+  }
+}
+
+TEST_P(RankAloneTest, NormsTheSum) {
+  const int size = GetParam();
+  for (int r = 0; r < size; ++r) {
+    RankAlone rank(size, r);
+    for (const auto& [rows, hidden] : {std::pair{1, 384}, {70, 384}, {5, 7168}, {2, 16384}}) {
+      ASSERT_TRUE(peer_norm_fits(size, rows, hidden));
+      const auto count = static_cast<std::size_t>(rows * hidden);
+      const std::vector<std::vector<bf16>> parts = parts_of(size, rows, count);
+      const DeviceArray<float> weight(norm_weight(hidden));
+      const DeviceArray<bf16> delta(parts[static_cast<std::size_t>(r)]);
+      const DeviceArray<bf16> summed(sum_of_parts(size, rows, count));
+      const DeviceArray<bf16> residual(part(9, 6, count)), other(part(9, 6, count));
+      const DeviceArray<bf16> out(part(8, 6, count)), expected(part(7, 6, count));
+      rank.tagged(parts);
+      check(cudaDeviceSynchronize());
+      check(rms_norm(norm_params(rows, weight, summed, other, expected), rank.stream()));
+      check(
+          peer_norm(rank.group(), norm_params(rows, weight, delta, residual, out), rank.stream()));
+      const std::string what = "rank " + std::to_string(r) + ", rows " + std::to_string(rows);
+      EXPECT_TRUE(same(read(out, count, rank.stream()), read(expected, count, rank.stream())))
+          << what;
+      EXPECT_TRUE(same(read(residual, count, rank.stream()), read(other, count, rank.stream())))
+          << what;
+      rank.expect_memory(what.c_str());
+    }
+  }
+}
+
+TEST_P(RankAloneTest, GathersColumns) {
+  const int size = GetParam();
+  for (int r = 0; r < size; ++r) {
+    RankAlone rank(size, r);
+    for (const auto& [rows, columns] : {std::pair{1, 4}, {7, 1344}, {3, 20480}}) {
+      std::vector<std::vector<float>> parts;
+      for (int peer = 0; peer < size; ++peer) parts.push_back(columns_of(peer, rows, columns));
+      const std::vector<float> expected = gathered(size, rows, columns);
+      const DeviceArray<float> x(parts[static_cast<std::size_t>(r)]), out(expected.size());
+      rank.one_shot(parts);
+      check(cudaDeviceSynchronize());
+      check(peer_gather(rank.group(),
+                        {.x = x.get(), .out = out.get(), .num_rows = rows, .columns = columns},
+                        rank.stream()));
+      const std::string what = "rank " + std::to_string(r) + ", rows " + std::to_string(rows);
+      EXPECT_EQ(read(out, expected.size(), rank.stream()), expected) << what;
+      rank.expect_memory(what.c_str());
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, RankAloneTest, ::testing::Values(2, 4, 8));
 
 class PeerFailureTest : public ::testing::Test {
  protected:

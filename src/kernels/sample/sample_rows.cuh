@@ -27,6 +27,13 @@ inline constexpr float kMassUnits = 1099511627776.0f;  // 2^40
 inline constexpr float kMassReach = 28.0f;             // nats below the maximum: less than a unit
 inline constexpr unsigned kWholeWarp = 0xffffffffu;
 
+// Where a filter's search ended.
+struct alignas(16) SampleCrossing {
+  unsigned long long mass_before;  // of the classes above
+  uint32_t count_before;
+  int at;  // the class
+};
+
 struct SampleShared {
   unsigned long long mass[kSampleClasses];           // of this block's ids, per class
   unsigned long long mass_sums[kSampleClasses];      // prefix sums of this block's slice of classes
@@ -35,14 +42,12 @@ struct SampleShared {
   unsigned long long warp_values[32];
   unsigned long long block_values[kMaxSampleBlocks];  // one from every block
   unsigned long long block_masses[kMaxSampleBlocks];
-  unsigned long long mass_before;  // of the classes above the crossing
+  SampleCrossing crossings[2];  // by measure: a block may read one while another is in the next
   unsigned long long cut;
   uint32_t count[kSampleClasses];       // ids, as mass
   uint32_t count_sums[kSampleClasses];  // as mass_sums
   uint32_t warp_counts[32];
   uint32_t block_counts[kMaxSampleBlocks];
-  uint32_t count_before;
-  int crossing[2];  // by measure: threads may read one search's while others are in the next
   int own_listed;
   int listed;
   int32_t path_tokens[kMaxPathTokens];
@@ -213,8 +218,13 @@ struct RowSampler {
     sync();
   }
 
-  // Finds the first class at which the sum over classes reaches `wanted`: sets the measure's
-  // crossing (the last class if none does), count_before, mass_before in every block.
+  template <Measure kMeasure>
+  __device__ SampleCrossing& crossing() const {
+    return shared.crossings[static_cast<int>(kMeasure)];
+  }
+
+  // Finds the first class at which the sum over classes reaches `wanted`, the last if none does:
+  // sets the measure's crossing in every block.
   template <Measure kMeasure>
   __device__ __noinline__ void find_crossing(uint64_t wanted) const {
     uint32_t count = 0;
@@ -240,10 +250,10 @@ struct RowSampler {
           low = middle + 1;
         }
       }
-      *in_block(&shared.crossing[static_cast<int>(kMeasure)], thread()) = block() * kSlice + low;
-      *in_block(&shared.count_before, thread()) =
-          count + (low == 0 ? 0 : shared.count_sums[low - 1]);
-      *in_block(&shared.mass_before, thread()) = mass + (low == 0 ? 0 : shared.mass_sums[low - 1]);
+      *in_block(&crossing<kMeasure>(), thread()) = {
+          .mass_before = mass + (low == 0 ? 0 : shared.mass_sums[low - 1]),
+          .count_before = count + (low == 0 ? 0 : shared.count_sums[low - 1]),
+          .at = block() * kSlice + low};
     }
     sync();
   }
@@ -377,21 +387,20 @@ struct RowSampler {
     uint64_t cut = 0;
     if (top_k > 0) {
       find_crossing<Measure::kCount>(static_cast<uint64_t>(top_k));
-      const int at = shared.crossing[static_cast<int>(Measure::kCount)];
-      if (at < kSampleClasses - 1) {  // otherwise k reaches further down than noise can
-        const uint64_t mass_before = shared.mass_before;
-        cut = cut_class<Measure::kCount>(at, 0, static_cast<uint64_t>(top_k) - shared.count_before);
+      const SampleCrossing found = crossing<Measure::kCount>();
+      if (found.at < kSampleClasses - 1) {  // otherwise k reaches further down than noise can
+        cut = cut_class<Measure::kCount>(found.at, 0,
+                                         static_cast<uint64_t>(top_k) - found.count_before);
         const bool listed = shared.listed <= kSampleListCapacity;
-        total = mass_before + sum_reaching<Measure::kMass>(at, cut, listed);
+        total = found.mass_before + sum_reaching<Measure::kMass>(found.at, cut, listed);
       }
     }
     if (top_p < 1.0f) {
       const double target = static_cast<double>(fmaxf(top_p, 0.0f)) * static_cast<double>(total);
       const auto wanted = max(static_cast<uint64_t>(ceil(target)), uint64_t{1});
       find_crossing<Measure::kMass>(wanted);
-      const uint64_t above = wanted - shared.mass_before;
-      const int at = shared.crossing[static_cast<int>(Measure::kMass)];
-      cut = max(cut, cut_class<Measure::kMass>(at, cut, above));
+      const SampleCrossing found = crossing<Measure::kMass>();
+      cut = max(cut, cut_class<Measure::kMass>(found.at, cut, wanted - found.mass_before));
     }
     return cut;
   }
