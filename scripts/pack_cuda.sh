@@ -8,8 +8,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 files=()
 [[ $what == tests ]] || files+=(apps/coppice/coppice)
-[[ $what == coppice ]] || files+=(tests/engine_{exactness_long,exactness,backends_agree,rounds_ahead}_test tests/planted_planted_faults_test
-  tests/kernels_{tree,moe,peer_exchange}_test tests/ops_{op_cases,exactness,load_weights,moe_route}_test)
+[[ $what == coppice ]] || files+=(tests/engine_{exactness_long,exactness_shapes,exactness,backends_agree,rounds_ahead}_test tests/planted_planted_faults_test
+  tests/kernels_{tree,moe,peer_exchange}_test tests/ops_{op_cases,exactness,load_weights}_test)
 for file in "${files[@]}"; do
   mkdir -p "$work/$(dirname "$file")"
   strip -o "$work/$file" "$build/$file"
