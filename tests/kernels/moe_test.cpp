@@ -296,11 +296,12 @@ TEST_P(MoeExpertsTest, OneExpertMayTakeEveryRow) {
     EXPECT_EQ(std::memcmp(alone.data(), &together[size_t(token) * hidden()], hidden() * 4), 0);
   }
 }
-// Inputs shared by eight warps or not, with and without padded cells, in both products.
+// Inputs shared by eight warps or not, with and without padded cells, in both products; the last so
+// wide that one row's form has two tiles of down a block.
 INSTANTIATE_TEST_SUITE_P(Shapes, MoeExpertsTest,
                          ::testing::Values(std::pair{384, 128}, std::pair{384, 32},
                                            std::pair{1120, 96}, std::pair{1024, 128},
-                                           std::pair{1024, 1056}));
+                                           std::pair{1024, 1056}, std::pair{5120, 128}));
 
 TEST(MoeExpertsConfig, HoldsAnyRoutingOfItsSize) {
   for (int tokens : {1, 3, 8, 17, 64, 65, 300, 1024, 2048}) {
