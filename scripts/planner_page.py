@@ -18,6 +18,10 @@ JUDGED = {"tp8": "One TP-8 rank of Kimi K2.6, 61 layers, no all-reduce", "tp1": 
 # Rounds of earlier kernels, at another context.
 EARLIER = "2026-11-30-h200-rounds-tp8.json"
 MEMORY = {"tp8-plain": "a TP-8 rank without a drafter", "tp1-plain": "four whole layers without a drafter", "tiny": "tiny-k2 and its drafter"}
+MEMORY_NOTE = """
+`caches and buffers` are those of all points together, `workspaces` those of the kernels, in the pages of two megabytes that the driver hands out, `graphs` the captured rounds: 3100 bytes a launch beyond 5 MB that
+the driver has at hand. Those two numbers were set with the first rounds of 2026-11-30 in view (before: 3600 and none, the graphs of a TP-8 rank 26 % too large); the pages follow from what cudaMalloc does.
+"""
 TOTAL_BOUND, STAGE_BOUND = 5.0, 10.0
 
 HEAD = """# Planner against rounds measured on one H200
@@ -145,7 +149,7 @@ def page(binary):
         if not (DATA / f"{PREFIX}{key}.json").exists():
             continue
         out += f"\n{title[0].upper() + title[1:]}:\n\n" + run(binary, "--judge-memory", str(DATA / f"{PREFIX}{key}.json"))
-    out += "\n`caches and buffers` are those of all points together, `workspaces` those of the kernels, `graphs` the captured rounds (the driver hands out two megabytes at a time).\n"
+    out += MEMORY_NOTE
     return out + "\n## Reading\n\n" + "\n".join(readings) + "\n" + MODEL
 
 

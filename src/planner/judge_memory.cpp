@@ -43,14 +43,18 @@ class GrowingWorkspaces {
       std::int64_t& last = last_[family];
       if (last >= bytes) continue;
       last = std::max(bytes, 2 * last);
-      total_ += static_cast<double>(last);
+      total_ += reserved_for(last);
     }
   }
-  double total() const { return total_; }
+  // What small ones leave of a page is nobody else's.
+  double total() const {
+    const std::int64_t pages = (total_ + kDevicePage - 1) / kDevicePage;
+    return static_cast<double>(pages * kDevicePage);
+  }
 
  private:
   std::map<std::string, std::int64_t> last_;
-  double total_ = 0;
+  std::int64_t total_ = 0;
 };
 
 }  // namespace
@@ -63,16 +67,18 @@ std::vector<JudgedMemory> judge_memory(const RoundFile& file) {
   std::vector<MeasuredRound> order = file.rounds;
   std::ranges::stable_sort(order, std::greater(), &MeasuredRound::rows);  // as points are opened
   GrowingWorkspaces growing;
+  double launches = 0;
   for (const MeasuredRound& round : order) {
     const Point point = point_of(file, round);
     growing.ask(point.workspaces);
     buffers.predicted += point.buffers;
     buffers.allocated += round.buffers_bytes;
     workspaces.allocated += round.workspace_bytes;
-    graphs.predicted += kGraphBytesPerLaunch * static_cast<double>(point.launches);
+    launches += static_cast<double>(point.launches);
     graphs.allocated += round.graph_bytes;
   }
   workspaces.predicted = growing.total();
+  graphs.predicted = graph_bytes(launches);
   JudgedMemory sum{"all"};
   std::vector<JudgedMemory> all = {target, drafter, buffers, workspaces, graphs};
   for (const JudgedMemory& part : all) {

@@ -89,11 +89,10 @@ class Planner {
   FixedMemory fixed_memory() {
     const CountedRound largest_round =
         network_.round(largest(request_.batches), largest(request_.contexts), max_budget_, 1, {});
-    FixedMemory fixed{
-        .graphs = kGraphBytesPerLaunch *
-                  static_cast<double>(largest_round.totals().launches * network_.num_graphs())};
+    FixedMemory fixed{.graphs = graph_bytes(static_cast<double>(largest_round.totals().launches *
+                                                                network_.num_graphs()))};
     for (const auto& [family, bytes] : network_.workspaces())
-      fixed.workspaces += static_cast<double>(bytes);
+      fixed.workspaces += static_cast<double>(reserved_for(bytes));
     return fixed;
   }
 

@@ -109,6 +109,11 @@ ModelOptions model_options(const EngineConfig& engine, const std::optional<Dflas
 
 }  // namespace
 
+double graph_bytes(double launches) {
+  constexpr double kOfLaunch = 3100, kAtHand = 5e6;
+  return std::max(0.0, kOfLaunch * launches - kAtHand);
+}
+
 const char* name_of(Part part) {
   switch (part) {
     case Part::kDraft:

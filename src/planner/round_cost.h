@@ -88,8 +88,9 @@ struct MemoryUse {
   double reserved() const { return reserved_target + reserved_drafter + reserved_round; }
 };
 
-// Device memory of a captured round by its launches, measured (graph_bytes in docs/bench.md).
-inline constexpr double kGraphBytesPerLaunch = 3600;
+// Device memory that captured rounds of so many launches in all take beyond what the driver has at
+// hand, measured (graph_bytes in docs/bench.md).
+double graph_bytes(double launches);
 
 class NetworkOnPaper {
  public:

@@ -9,16 +9,11 @@
 
 namespace coppice {
 
-namespace {
-
-// cudaMalloc: areas below a megabyte share pages of two, others have their own.
 std::int64_t reserved_for(std::int64_t num_bytes) {
-  constexpr std::int64_t kMegabyte = 1 << 20, kPage = 2 * kMegabyte, kAlign = 512;
-  const std::int64_t unit = num_bytes < kMegabyte ? kAlign : kPage;
+  constexpr std::int64_t kAlign = 512;
+  const std::int64_t unit = num_bytes < kDevicePage / 2 ? kAlign : kDevicePage;
   return (num_bytes + unit - 1) / unit * unit;
 }
-
-}  // namespace
 
 struct CostBackend::Memory {
   std::int64_t allocated = 0, weights = 0, reserved = 0;

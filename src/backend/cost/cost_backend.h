@@ -28,6 +28,10 @@ struct CostScenario {
   std::vector<double> expert_loads;
 };
 
+// What cudaMalloc takes for an area: those below a megabyte share pages, others have their own.
+inline constexpr std::int64_t kDevicePage = 2 << 20;
+std::int64_t reserved_for(std::int64_t num_bytes);
+
 class CostBackend final : public Backend {
  public:
   struct Options {
@@ -50,7 +54,7 @@ class CostBackend final : public Backend {
   // Bytes of device memory now, weights included.
   std::int64_t allocated_bytes() const;
   std::int64_t weight_bytes() const;  // of matrices and experts
-  // What the driver takes for allocated_bytes(): large areas are multiples of two megabytes.
+  // What the driver takes for allocated_bytes(): reserved_for() each area.
   std::int64_t reserved_bytes() const;
   // The largest workspace that ops of each kernel family have asked for.
   const std::map<std::string, std::int64_t>& workspaces() const { return workspaces_; }

@@ -15,6 +15,8 @@
 namespace coppice {
 namespace {
 
+constexpr int kMostSampleRows = 4096;  // that the CUDA backend sizes workspaces for
+
 double bytes_of(const Tensor& tensor) {
   return tensor.empty() ? 0.0
                         : static_cast<double>(tensor.num_elements()) *
@@ -155,10 +157,12 @@ void CostBackend::moe_experts(const MoeExpertsArgs& args) {
   const double outputs = rows * as_double(top_k * experts.hidden_size) * 4;        // fp32
   const bool in_one_kernel =
       args.x.shape(0) == 1 && fits_one_kernel(experts, top_k, options_.num_sms);
-  // A row's activation for each of its experts, and what each adds to its output in fp32.
+  // A row's activation for each of its experts, what each adds to its output in fp32, and counters.
+  constexpr std::int64_t kCounters = 4096;
   const std::int64_t pairs = args.x.shape(0) * top_k;
-  need_workspace("moe_experts", static_cast<std::size_t>(pairs * (2 * experts.intermediate_size +
-                                                                  4 * experts.hidden_size)));
+  need_workspace("moe_experts",
+                 static_cast<std::size_t>(kCounters + pairs * (2 * experts.intermediate_size +
+                                                               4 * experts.hidden_size)));
   count({.op = "moe_experts",
          .kind = CostKind::kExperts,
          .rows = args.x.shape(0),
@@ -345,10 +349,9 @@ void CostBackend::compile_draft(const CompileDraftArgs& args) {
 }
 
 void CostBackend::top_k_log_probs(const TopKLogProbsArgs& args) {
-  constexpr int kMostRows = 4096;  // that the CUDA backend sizes it for
-  need_workspace("top_k_log_probs",
-                 kernels::choose_top_k_log_probs(kMostRows, static_cast<int>(args.logits.shape(1)))
-                     .workspace_bytes);
+  need_workspace("top_k_log_probs", kernels::choose_top_k_log_probs(
+                                        kMostSampleRows, static_cast<int>(args.logits.shape(1)))
+                                        .workspace_bytes);
   count({.op = "top_k_log_probs",
          .kind = CostKind::kVocab,
          .rows = args.logits.shape(0),
@@ -390,6 +393,8 @@ void CostBackend::compile_tree(const CompileTreeArgs& args) {
 }
 
 void CostBackend::sample_rows(const SampleRowsArgs& args) {
+  constexpr std::size_t kBytesOfRow = 16;
+  if (args.greedy) need_workspace("sample_greedy", kMostSampleRows * kBytesOfRow);
   count({.op = "sample_rows",
          .kind = CostKind::kVocab,
          .rows = args.logits.shape(0),
