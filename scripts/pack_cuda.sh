@@ -15,5 +15,5 @@ for file in "${files[@]}"; do
   strip -o "$work/$file" "$build/$file"
 done
 git -C "$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$build/CMakeCache.txt")" rev-parse --short HEAD > "$work/commit.txt"
-tar -C "$work" --sort=name -c . | xz -T1 --lzma2=preset=6,dict=256MiB > "$archive"
+tar -C "$work" --sort=name -c . | xz -T1 --lzma2=preset=1,dict=256MiB > "$archive"
 ls -l "$archive"
