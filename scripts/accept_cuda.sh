@@ -46,19 +46,22 @@ check() {
 
 # The longest first: `name|command`.
 exactness_checks() {
-  local tests=$build/tests ranks context op
+  local tests=$build/tests ranks context op fault
   echo "backends_agree|$tests/engine_backends_agree_test --gtest_filter=BackendsAgreeTest.*-*SmolLm2UpToNearTies"
   for ranks in 1 8; do
     for context in 131072 33000 8192 1024; do
       echo "bits_of_${ranks}_ranks_at_$context|$tests/engine_exactness_long_test --gtest_filter=*EveryWayLeavesTheSameBits/Of${ranks}RanksAt$context"
     done
   done
+  for fault in $("$tests/planted_planted_faults_test" --gtest_list_tests | sed -n 's/^  IsFoundAndTheFirstOpIsNamed.\([A-Za-z]*\).*/\1/p'); do
+    echo "planted_$fault|$tests/planted_planted_faults_test --gtest_filter=*/$fault"
+  done
+  echo "bits_faults|$tests/engine_exactness_test --gtest_filter=*Fault*"
+  echo "bits_oracle|$tests/engine_exactness_test --gtest_filter=*Oracle*"
   echo "bits_greedy|$tests/engine_exactness_test --gtest_filter=*EveryWay*/greedy"
   echo "bits_T08|$tests/engine_exactness_test --gtest_filter=*EveryWay*/T08"
-  echo "bits_oracle_and_faults|$tests/engine_exactness_test --gtest_filter=*Oracle*:*Fault*"
   echo "bits_of_two_layers|$tests/engine_exactness_shapes_test"
   echo "rounds_ahead|$tests/engine_rounds_ahead_test"
-  echo "planted_faults|$tests/planted_planted_faults_test"
   for ranks in 1 8; do
     echo "repeats_of_${ranks}_ranks|$tests/engine_exactness_long_test --gtest_filter=*RunsAreRepeatable/Of${ranks}RanksAt1024"
     echo "repeats_of_ops_of_${ranks}_ranks|$tests/engine_exactness_long_test --gtest_filter=*OpsAreRepeatable/Of${ranks}RanksAt1024"
