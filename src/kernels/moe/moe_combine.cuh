@@ -7,6 +7,21 @@ namespace coppice::kernels {
 
 inline constexpr int kCombineThreads = 128;  // four outputs each
 
+// Turns four sums that lie side by side in `partial`, outputs g + 8 i of 32, into outputs 4 g + i:
+// an exchange between the eight threads of a line.
+__device__ inline float4 in_order(float4 sums) {
+  constexpr int kPitch = kPartialLine + 8;  // lines of a warp in different banks
+  __shared__ __align__(16) float lines[kCombineThreads / 8 * kPitch];
+  float* line = lines + threadIdx.x / 8 * kPitch;
+  const int g = threadIdx.x % 8;
+  line[g] = sums.x;
+  line[g + 8] = sums.y;
+  line[g + 16] = sums.z;
+  line[g + 24] = sums.w;
+  __syncwarp(0xFFu << threadIdx.x % 32 / 8 * 8);
+  return *reinterpret_cast<const float4*>(line + 4 * g);
+}
+
 // Adds a token's slots in slot order, then the shared expert; also clears the counters for the next
 // call. Grid (outputs, tokens). kSlots >= top_k: the loads of all slots are in flight together.
 template <int kSlots>
@@ -36,7 +51,7 @@ __global__ void __launch_bounds__(kCombineThreads)
     p.unit_counters[i] = 0;
   }
   if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *p.next_claim = 0;
-  if (!inside) return;
+  if (!inside) return;  // whole lines: the hidden size is a multiple of 32
   const float* rows = p.partial + int64_t{token} * p.op.top_k * p.op.hidden_size + column;
   float4 row[kSlots];
 #pragma unroll
@@ -50,6 +65,7 @@ __global__ void __launch_bounds__(kCombineThreads)
   for (int slot = 0; slot < kSlots; ++slot) {
     if (used[slot]) add_slot(sum, weight[slot], row[slot]);
   }
+  sum = in_order(sum);
   if (p.op.shared) add_to(sum, shared_expert);
   store_combined(p.op, at, sum);
 }

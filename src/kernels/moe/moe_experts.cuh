@@ -44,9 +44,15 @@ struct MoeExpertsKernelParams {
   uint32_t* next_claim;       // [1] claims handed out beyond each block's first
   uint32_t* unit_counters;    // [max_units] m16 tiles of gate and up that are done
   __nv_bfloat16* activation;  // [num_pairs, intermediate_size] in sorted order
-  float* partial;             // [num_pairs, hidden_size] in pair order
+  float* partial;             // [num_pairs, hidden_size] in pair order, outputs by partial_place
   MoeExpertsConfig config;
 };
+
+// Where output o of a row of down lies in `partial`: of every 32, outputs g + 8 i at 4 g + i.
+inline constexpr int kPartialLine = 32;
+__device__ inline int partial_place(int output) {
+  return output / kPartialLine * kPartialLine + output % 8 * 4 + output % kPartialLine / 8;
+}
 
 // The work of a call in the order in which blocks claim it: all of gate and up, unit by unit, then
 // all of down. A block that claims down waits only for work that others have claimed before it.
@@ -230,11 +236,18 @@ __device__ void produce_inputs(const MoeExpertsKernelParams& p, const MoeShared&
 // --------------------------------------------------------------------------------------- results
 
 // Stores without a branch: a predicated instruction.
-__device__ inline void store_if(bool wanted, float* to, float value) {
-  asm volatile("{ .reg .pred p; setp.ne.s32 p, %0, 0; @p st.global.f32 [%1], %2; }" ::"r"(
+__device__ inline void store_if(bool wanted, float* to, float2 value) {
+  asm volatile("{ .reg .pred p; setp.ne.s32 p, %0, 0; @p st.global.v2.f32 [%1], {%2, %3}; }" ::"r"(
                    static_cast<int>(wanted)),
-               "l"(to), "f"(value)
+               "l"(to), "f"(value.x), "f"(value.y)
                : "memory");
+}
+__device__ inline void store_if(bool wanted, float* to, float4 value) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.s32 p, %0, 0; @p st.global.v4.f32 [%1], {%2, %3, %4, %5}; }" ::"r"(
+          static_cast<int>(wanted)),
+      "l"(to), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
+      : "memory");
 }
 
 // Where the lane's columns 8 n + 2 q and 8 n + 2 q + 1 of a unit are written: elements from the
@@ -262,6 +275,11 @@ struct WriteActivation {
     if (c.to[0] >= 0) p.activation[c.to[0] + feature] = swiglu(sums.x, sums.z);
     if (c.to[1] >= 0) p.activation[c.to[1] + feature] = swiglu(sums.y, sums.w);
   }
+  static __device__ void write_both(const MoeExpertsKernelParams& p, const ColumnPair& c, int tile,
+                                    float4 first, float4 second) {
+    write(p, c, tile, first);
+    write(p, c, tile + 1, second);
+  }
   // This warp has written `tiles` m16 tiles of the unit.
   static __device__ void finish(const MoeExpertsKernelParams& p, int unit_index, int tiles) {
     __syncwarp();
@@ -269,7 +287,9 @@ struct WriteActivation {
   }
 };
 
-// Outputs g (x, y) and g + 8 (z, w) of down, into the pair's fp32 row.
+// Outputs g (x, y) and g + 8 (z, w) of a tile of down, into the pair's fp32 row, whose outputs lie
+// in the order of partial_place: a lane has two side by side, four of two tiles, a warp whole
+// lines.
 struct WritePartial {
   static __device__ ColumnPair locate(const MoeExpertsKernelParams& p, const MoeWorkList& list,
                                       const MoeUnit& unit, int n) {
@@ -283,15 +303,23 @@ struct WritePartial {
   }
   static __device__ void write(const MoeExpertsKernelParams& p, const ColumnPair& c, int tile,
                                float4 sums) {
-    const int output = tile * 16 + threadIdx.x % 32 / 4;
-    const bool low = output < p.op.hidden_size, high = output + 8 < p.op.hidden_size;
-    float* first = p.partial + c.to[0] + output;
-    float* second = p.partial + c.to[1] + output;
+    const int output = tile * 16 + threadIdx.x % 32 / 4, place = partial_place(output);
+    const bool inside = output < p.op.hidden_size;
     sums = whole(sums);
-    store_if(low && c.to[0] >= 0, first, sums.x);
-    store_if(high && c.to[0] >= 0, first + 8, sums.z);
-    store_if(low && c.to[1] >= 0, second, sums.y);
-    store_if(high && c.to[1] >= 0, second + 8, sums.w);
+    store_if(inside && c.to[0] >= 0, p.partial + c.to[0] + place, make_float2(sums.x, sums.z));
+    store_if(inside && c.to[1] >= 0, p.partial + c.to[1] + place, make_float2(sums.y, sums.w));
+  }
+  // Of tiles `tile`, which is even, and tile + 1.
+  static __device__ void write_both(const MoeExpertsKernelParams& p, const ColumnPair& c, int tile,
+                                    float4 first, float4 second) {
+    const int output = tile * 16 + threadIdx.x % 32 / 4, place = partial_place(output);
+    const bool inside = output < p.op.hidden_size;
+    first = whole(first);
+    second = whole(second);
+    store_if(inside && c.to[0] >= 0, p.partial + c.to[0] + place,
+             make_float4(first.x, first.z, second.x, second.z));
+    store_if(inside && c.to[1] >= 0, p.partial + c.to[1] + place,
+             make_float4(first.y, first.w, second.y, second.w));
   }
   static __device__ void finish(const MoeExpertsKernelParams&, int, int) {}
 };
@@ -415,8 +443,7 @@ __device__ void multiply_unit(const MoeExpertsKernelParams& p, const MoeShared& 
       for (int t = 0; t < kTiles; ++t) {
         if (t >= tiles) break;
         const int tile = ((item * kTiles + t) * kMoeWarps + warp) * 2;
-        Write::write(p, here, tile, sum[t][0][n]);
-        Write::write(p, here, tile + 1, sum[t][1][n]);
+        Write::write_both(p, here, tile, sum[t][0][n], sum[t][1][n]);
       }
     }
     Write::finish(p, work.unit, 2 * tiles);
