@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
 # accept_cuda.sh BUILD OUT [PART ...]: what the CUDA backend is accepted by, on this machine's GPU; scripts/result_pages.py makes the pages of OUT.
 # BUILD is a CUDA build, or a folder with its tests/ and apps/coppice/coppice copied from another machine; this script's repository holds models and data.
-# compute-sanitizer is scripts/sanitize_cuda.py's. Parts, all of them without any named; the last three want the GPU for themselves:
+# compute-sanitizer is scripts/sanitize_cuda.py's. Parts, all of them without any named; the last four want the GPU for themselves:
 #   exactness  every comparison of bits, op cases, planted faults: many processes at once, JOBS of them (one a core)
 #   smollm2    the downloaded SmolLM2 (make models) on the GPU against the CPU
-#   kernels    every kernel beside its peers: first those of $PEERS, a folder with what bench/peers built (marlin_moe, flash_mla) and DDTree's checkout
-#              (ddtree/), then torch's; what is absent is left out and said
+#   peers      other people's kernels: those of $PEERS, a folder with what bench/peers built (marlin_moe, flash_mla) and DDTree's checkout (ddtree/), and
+#              torch's; what is absent is left out and said
 #   rounds     a round of 61 layers by stage, beside its peers' sum
+#   kernels    every kernel, beside its peers
 #   small      rounds of tiny-k2 at budgets 16, 32 and 64, captured and op by op
 set -uo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 build=$(cd "$1" && pwd)
 mkdir -p "$2/logs" && out=$(cd "$2" && pwd)
 parts=("${@:3}")
-((${#parts[@]})) || parts=(exactness smollm2 kernels rounds small)
+((${#parts[@]})) || parts=(exactness smollm2 peers rounds kernels small)
 coppice=$build/apps/coppice/coppice
 export COPPICE_SOURCE_DIR=$here COPPICE_TEST_DEVICE=cuda
 failures=0
@@ -98,7 +99,7 @@ smollm2() { check smollm2 "$build/tests/engine_backends_agree_test" --gtest_filt
 
 # ---- times
 
-kernels() {
+peers() {
   local peers=${PEERS:-$build/peers} found=() torch
   python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2> /dev/null &  # takes its seconds beside the others
   torch=$!
@@ -120,20 +121,23 @@ kernels() {
   else
     echo "no torch with CUDA: its kernels are left out"
   fi
-  python3 "$here/bench/peers/merge.py" "$out/peers.json" "${found[@]}" || return 1
-  (cd "$out" && step kernels "$coppice" bench kernels --device cuda --peers peers.json --json kernels.json)
+  python3 "$here/bench/peers/merge.py" "$out/peers.json" "${found[@]}"
 }
 
+# `--peers FILE` where there is one.
+beside() { [[ ! -s $out/peers.json ]] || echo --peers peers.json; }
+
 rounds() {
-  local peers=()
-  [[ -s $out/peers.json ]] && peers=(--peers peers.json)
-  (cd "$out" && step rounds "$coppice" bench round --device cuda --layers 61 --tp 8 --context 4096,8192,1024,32768 --rows 1,8,17,64 --repeats 7 "${peers[@]}" \
-    --json rounds.json)
+  # shellcheck disable=SC2046
+  (cd "$out" && step rounds "$coppice" bench round --device cuda --layers 61 --tp 8 --context 4096,8192,1024,32768 --rows 1,8,17,64 --repeats 7 $(beside) --json rounds.json)
 }
+
+# shellcheck disable=SC2046
+kernels() { (cd "$out" && step kernels "$coppice" bench kernels --device cuda $(beside) --json kernels.json); }
 
 small() {
   local budget mode status=0
-  (cd "$out" && step small "$coppice" bench round --device cuda --tiny --layers 6 --tp 1 --context 1024,4096 --rows 1,17,33,65 --repeats 11 --eager --json small.json) || status=1
+  (cd "$out" && step small "$coppice" bench round --device cuda --tiny --layers 6 --tp 1 --context 256,1024,4096 --rows 1,17,33,65 --runs 3 --repeats 5 --eager --json small.json) || status=1
   for budget in 16 32 64; do
     for mode in "" --enforce-eager; do
       step "tiny_k2_$budget$mode" "$coppice" generate "$here/models/tiny-k2" --drafter "$here/models/tiny-k2-dflash" --device cuda --ddtree-budget $budget \
@@ -150,7 +154,7 @@ date -u +%FT%TZ > "$out/date.txt"
 cat "$build/commit.txt" > "$out/commit.txt" 2> /dev/null || git -C "$here" rev-parse --short HEAD > "$out/commit.txt"
 for part in "${parts[@]}"; do
   case $part in
-    exactness | smollm2 | kernels | rounds | small) "$part" || { echo "$part: FAILED" && failures=$((failures + 1)); } ;;
+    exactness | smollm2 | peers | rounds | kernels | small) "$part" || { echo "$part: FAILED" && failures=$((failures + 1)); } ;;
     *) echo "accept_cuda.sh: no part '$part'" && exit 2 ;;
   esac
 done

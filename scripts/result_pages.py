@@ -124,7 +124,8 @@ def small_rounds(report, texts):
                  "round and the start of the next, by its own clock in each round's packed copy:\n\n"
                  "| mode | tokens/s captured | op by op | idle us captured | rounds | output |\n|---|---|---|---|---|---|\n")
         runs = {(run["mode"], run["budget"], run["eager"]): run for run in texts["runs"]}
-        for (mode, budget, eager), run in sorted(runs.items(), key=lambda item: (item[0][0] == "DDTree", item[0])):
+        order = ("plain", "DFlash chain", "DDTree")
+        for (mode, budget, eager), run in sorted(runs.items(), key=lambda item: (order.index(item[0][0]), item[0])):
             other = runs.get((mode, budget, True))
             if eager or not other or (mode != "DDTree" and budget != min(b for _, b, _ in runs)):
                 continue
