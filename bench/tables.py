@@ -187,6 +187,27 @@ def prompts(report, peers):
     return text
 
 
+def experts(report, peers):
+    """Routed experts by rows, a table for each width, beside Marlin."""
+    text = (f"Read ceiling {report['read_gb_per_s'] / 1000:.2f} TB/s, one launch {report['fixed_us']:.2f} us.\n")
+    for network, title in (("tp8", "TP8 rank (H 7168, I 256)"), ("tp1", "TP1 (H 7168, I 2048)")):
+        cases = [case for case in report["cases"] if case["kernel"] == "moe_experts" and case["shape"]["network"] == network and not case["wrong"]]
+        cases.sort(key=lambda case: case["shape"]["rows"])
+        if not cases:
+            continue
+
+        def marlin(case):
+            theirs = [peer["us"] for peer in peers["peers"].get(case["key"], []) if peer["name"] == "Marlin MoE"] if peers else []
+            return theirs[0] if theirs else case["peer_us"] if case["peer"] == "Marlin MoE" else None
+
+        rows = {"us": lambda case: short(case["us"]), "target": lambda case: number(case["target_us"], 0), "Marlin MoE, same run": lambda case: short(marlin(case)),
+                "MB": lambda case: f"{case['bytes'] / 1e6:.0f}", "share of the ceiling": lambda case: f"{100 * case['share_of_read']:.0f} %",
+                "over floor": lambda case: number(case["over_floor"], 2)}
+        text += f"\n| {title}, M | " + " | ".join(str(case["shape"]["rows"]) for case in cases) + " |\n" + "|---" * (len(cases) + 1) + "|\n"
+        text += "".join(f"| {name} | " + " | ".join(cell(case) for case in cases) + " |\n" for name, cell in rows.items())
+    return text
+
+
 def several_cells(times, names):
     return " | ".join(short(times.get(name)) for name in names)
 

@@ -177,6 +177,8 @@ def regions(data=DATA):
         found["2026-11-30-h200-kernels.md", "summary"] = tables.summary(kernels, rounds, peers)
         found["2026-11-30-h200-kernels.md", "cases"] = tables.kernels(kernels, level=3)
         found["2026-11-29-h200-rounds.md", "today"] = today_rounds(rounds)
+    if kernels:
+        found["moe-h200.md", "experts"] = f"{when(kernels)}. " + tables.experts(kernels, peers)
     if kernels and peers:
         found["2026-11-30-h200-kernels.md", "prompts"] = tables.prompts(kernels, peers)
     if small or texts:
