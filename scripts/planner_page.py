@@ -15,8 +15,11 @@ BEGIN, END = "<!-- overlap: written by scripts/planner_page.py -->", "<!-- end o
 DATA = ROOT / "docs" / "results" / "data"
 PREFIX = pathlib.Path(newest("*-h200-planner-tp8.json")[1]).name.removesuffix("tp8.json")
 JUDGED = {"tp8": "One TP-8 rank of Kimi K2.6, 61 layers, no all-reduce", "tp1": "Four whole layers (TP1)"}
+KERNELS = "7283f94"  # the commit whose kernels the newest rounds ran
 # Rounds of earlier kernels, at another context.
 EARLIER = "2026-11-30-h200-rounds-tp8.json"
+# Rounds of 16:14, whose points moved between passes but whose parts were timed in the old order.
+PLACES = "2026-11-30-h200-rounds-places-"
 MEMORY = {"tp8-plain": "a TP-8 rank without a drafter", "tp1-plain": "four whole layers without a drafter", "tiny": "tiny-k2 and its drafter"}
 MEMORY_NOTE = """
 `caches and buffers` are those of all points together, `workspaces` those of the kernels, in the pages of two megabytes that the driver hands out, `graphs` the captured rounds: 3100 bytes a launch beyond 5 MB that
@@ -32,8 +35,20 @@ Written by `scripts/planner_page.py`. Measured: `{command}`, and the same for wh
 Columns after the spread are the stages, each timed alone; the last two are with the experts that the rows of that very point were counted to choose (random weights: trees of 256 rows repeat
 tokens, so that more rows meet at one expert). Spread: half of what lies between the slowest and the fastest pass, per cent of the median.
 
-These rounds are of kernels of commit 7283f94. What changed in the kernels' schedules was followed in the model before they were measured. After they were seen, seven constants and forms were changed: two from kernels measured alone
-or from the points marked `c`, five with these rounds in view; "How a stage is predicted" lists them with what made them necessary. The next rounds are what tests them.
+These rounds are of kernels of commit {kernels}. "Which rounds tested what" says what of the model was set with which rounds in view.
+"""
+
+TESTED = """
+## Which rounds tested what
+
+| rounds | kernels | the model | totals within 5 % | stages within 10 % |
+|---|---|---|---|---|
+| 2026-11-30T10:05 | 7283f94 | as it was before any of them was seen | 28 of 30 | 287 of 298 |
+| the same | | after seven constants and forms were changed with them in view (below) | 30 of 30 | 297 of 298 |
+| 2026-11-30T16:14 | b3e3624 | the same: not changed since, so these rounds test it | {before} |
+
+Rounds of 16:14:
+
 """
 
 MODEL = """## How a stage is predicted
@@ -76,12 +91,16 @@ Rounds of one row draft nothing; their tree and commit are other kernels and cal
 
 ## Commits
 
-The stage beyond its bound is a commit that does the same at every context: 256 rows of TP1 took 246, 236 and 256 us. The five passes of each lie within 0.6, 2.6 and 0.7 % of its median, though their order was shuffled and clocks were not the same (in two passes of TP-8, 256 rows at
-8k, experts took 6 and 12 % longer, dense 4 and 9 %, the commit behind them -0.4 and +0.2 %), so neither order nor clocks make the difference between points. It does not lie in the bytes: a commit reads 411 MB (`fc`) and 176 MB (context K and V) of weights, the same ones in
-every point, and of the point's own memory a row of features (57 KB) for each token that it settles and a few rows of caches. Nor in the tree: without a drafter accepting and moving take 6.5 us together, and tiny-k2's commits take 16.1 to 16.5 us with 8, 17 and 64 rows. With fewer rows commits of TP-8 take 51 to 54 us in some points
-and 56 to 59 in others, those of TP1 212 to 218 and 222 to 225, in an order that changes from one set of rounds to the next. What differs between points is where their buffers lie in memory while the same weights stream past and, which was not reported, how many tokens they settle: more than one would move a few rows of 1 KB.
-Which kernel feels it has not been measured. Since these
-rounds `bench round` gives a point other places in every pass (`places`) and says how many tokens a commit settled (`committed_tokens`), so that medians are over places too; these rounds had one place a point.
+Rounds before those above had commits of 256 rows (TP1) 11 % slower than predicted, and others that did the same work in 212 or in 225 us. Four questions, each measured by itself on one H200 (16:13 to 16:35 of 2026-11-30, kernels of b3e3624):
+
+- Committed tokens: one in every point. They are not it.
+- Clocks. 128 commits in a row, with a kernel of 20000 clocks behind each: behind rounds, and behind most parts alone, they take 223 to 228 us. Behind all parts in a row (attention, experts, dense, lm_head of 256 rows, then norms and sampling), as they were timed until
+  then, the clock is at about 1440 MHz instead of 1980 for 20 to 25 ms and comes back by steps; commits take 233 to 250 us in that time and 224 to 230 after it. What draws so much is lm_head: behind it alone the clock falls 5 ms later. All passes agreed because all
+  timed the commit behind the same parts. This page said that clocks had been ruled out; what it argued with, a TP-8 rank's commits, hardly feels them (52 to 55 us). Since then parts that draw little are timed directly behind the rounds, at the clocks of rounds,
+  and products of many rows last (`kOrder` in src/benchmark/point_bench.cpp). That mends `sample` of 256 rows as well: 47 us behind lm_head, 42 behind rounds.
+- Places. One point's commit takes 52 or 58 us (TP-8 rank; 37 and 53 of 90 passes) or 214 or 225 us (TP1), another time in the next place, and keeps it for all replays of a place. All of it is the product over features: 112 blocks, launched while the kernels
+  before it still hold multiprocessors of which two blocks find room on one, 137 or 151 us (TP1). With one block a multiprocessor the six passes of a TP-8 rank took 47.0 to 48.8 us, beside 48.1 to 54.8 without (16:40). So medians are over five places.
+- Rows: accepting goes over the nodes of a tree, 4.8 us with 4 rows, 5.1 with 64, 6.2 with 256, out of a cold cache.
 
 ## Without a calibration
 
@@ -100,7 +119,7 @@ def rows_of(table):
 
 
 def reading(name, table, spread):
-    """What is beyond the bounds, in sentences."""
+    """What is beyond the bounds, in sentences; (totals within theirs, totals, stages within theirs, stages)."""
     head, *rows = rows_of(table)
     _, *spreads = rows_of(spread)
     stages = head[6:-2]  # the last two are not judged
@@ -123,26 +142,35 @@ def reading(name, table, spread):
                     line += "; the same work at other contexts took " + " and ".join(others) + " us"
                 beyond.append(line)
     inside = len(totals) - len(beyond_total)
+    counts = (inside, len(totals), count - len(beyond), count)
     text = f"{name}: {inside} of {len(totals)} judged totals are within {TOTAL_BOUND:.0f} %, the worst {max(totals):.1f} %"
     text += "; beyond: " + ", ".join(beyond_total) if beyond_total else ""
     text += f". {count - len(beyond)} of {count} judged stages are within {STAGE_BOUND:.0f} %"
     if not beyond:
-        return text + ".\n"
-    return text + "; beyond:\n\n" + "\n".join("- " + line for line in beyond) + "\n"
+        return text + ".\n", counts
+    return text + "; beyond:\n\n" + "\n".join("- " + line for line in beyond) + "\n", counts
+
+
+def shares(counts):
+    """Cells of totals and stages within their bounds, of several sets of rounds together."""
+    totals, of_totals, stages, of_stages = (sum(column) for column in zip(*counts))
+    return f"{totals} of {of_totals} | {stages} of {of_stages}"
 
 
 def page(binary):
     first = json.loads((DATA / f"{PREFIX}tp8.json").read_text())
     out = HEAD.format(command=first["command"], runs=first["rounds"][0]["runs"], repeats=first["rounds"][0]["repeats"],
-                      machine=first["device"]["name"], date=first["date"])
-    readings = []
+                      machine=first["device"]["name"], date=first["date"], kernels=KERNELS)
+    readings, before = [], []
     for key, title in JUDGED.items():
         table, memory, spread = run(binary, "--judge", str(DATA / f"{PREFIX}{key}.json")).strip().split("\n\n")
-        readings.append(reading(title, table, spread))
+        readings.append(reading(title, table, spread)[0])
+        then, _, then_spread = run(binary, "--judge", str(DATA / f"{PLACES}{key}.json")).strip().split("\n\n")
+        before.append(reading(title, then, then_spread))
         out += f"\n## {title}\n\n{table}\n\n{memory}\n\nWhat was measured:\n\n{spread}\n"
     later = json.loads((DATA / EARLIER).read_text())
     table, _, spread = run(binary, "--judge", str(DATA / EARLIER)).strip().split("\n\n")
-    readings.append(reading("Earlier kernels", table, spread))
+    readings.append(reading("Earlier kernels", table, spread)[0])
     out += f"\n## The same rank with kernels of 03:03\n\n`{later['command']}` ({later['date']}): one pass, seven rounds a point, other contexts and rows; trees were not built by rounds then, and sums, merges and nibbles took longer.\n\n{table}\n"
     out += "\n## Memory of other networks\n"
     for key, title in MEMORY.items():
@@ -150,7 +178,9 @@ def page(binary):
             continue
         out += f"\n{title[0].upper() + title[1:]}:\n\n" + run(binary, "--judge-memory", str(DATA / f"{PREFIX}{key}.json"))
     out += MEMORY_NOTE
-    return out + "\n## Reading\n\n" + "\n".join(readings) + "\n" + MODEL
+    out += "\n## Reading\n\n" + "\n".join(readings) + "\n"
+    out += TESTED.format(before=shares(counts for _, counts in before))
+    return out + "\n".join(text for text, _ in before) + "\n" + MODEL
 
 
 def with_overlap(text):
