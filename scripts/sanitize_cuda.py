@@ -82,7 +82,7 @@ RUNS = {
     "peers, one of several": kernel_test("kernels_peer_exchange_test", "*RankAloneTest.*"),  # nor here: the host writes what comes
     "peers, two GPUs": kernel_test("kernels_peer_exchange_test", "*PeerExchangeTest.*/1", gpus=2, together=True),
     "mla, 8k": bench("mla tp8 B=1 L=8192 T=1,mla tp8 B=8 L=8192 T=1"),
-    "mla, 64 heads": bench("mla tp1 B=1 L=1024 T=17"),
+    "mla, 64 heads": bench("mla tp1 B=1 L=1024 T=17,mla tp1 B=8 L=8192 T=17"),
     "dense, K2 shapes": bench("q_b tp8 M=17,router tp8 M=17,o_proj tp8 M=64,qkv_a tp8 M=8"),
     "dense, 256 rows": bench("q_b tp8 M=256,qkv_a tp8 M=256", tools=["memcheck", "racecheck", "synccheck"],
                              focus=["skinny_gemm_kernel"]),

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
+#include <vector>
 
 #include "kernels/gemm/skinny_gemm_config.h"
 #include "kernels/mla/mla_attention_config.h"
@@ -13,6 +15,9 @@ namespace {
 
 using kernels::MlaCut;
 using kernels::MlaGroup;
+using kernels::MlaLine;
+using kernels::MlaLinePlace;
+using kernels::MlaRun;
 
 std::int64_t divide_up(std::int64_t total, std::int64_t parts) {
   return (total + parts - 1) / parts;
@@ -28,13 +33,8 @@ int log2_steps_at(int num_heads, std::int64_t position) {
 MlaGroup group_of(int num_heads, std::int64_t rows, std::int64_t context) {
   const int nodes = kernels::kMlaTileRows / kernels::mla_padded_heads(num_heads);
   const int last_step = static_cast<int>(context / kernels::kMlaStepPositions);
-  MlaGroup group = {};
-  group.size = static_cast<int>((rows + nodes - 1) / nodes);
-  group.log2_steps = log2_steps_at(num_heads, context);
-  group.chunks = (last_step >> group.log2_steps) + 1;
-  group.whole_chunks =
-      std::max(1, (last_step + 1 + ((1 << group.log2_steps) - 1) / 2) >> group.log2_steps);
-  return group;
+  return kernels::mla_group(static_cast<int>((rows + nodes - 1) / nodes), last_step,
+                            log2_steps_at(num_heads, context));
 }
 
 // Of one group, for `sequences` groups alike.
@@ -45,20 +45,10 @@ struct Shape {
   std::int64_t num_sms;
 };
 
-// Parts of a tile: the fragments of one tile.
-struct Parts {
-  int count = 1, chunks = 0;  // chunks that are shared out; the last part takes those that are left
-  bool cut = false;
-
-  int begin(int part) const { return kernels::mla_part_begin(chunks, count, part); }
-  int end(const MlaGroup& group, int part) const {
-    return part + 1 == count ? group.chunks : begin(part + 1);
-  }
-};
-
 // As the planning kernel searches. `cost` as there.
 struct Choice {
-  Parts parts;
+  MlaCut cut = {.steps = kernels::kMlaUncut, .join = false};
+  MlaLine line = {};
   int cost = std::numeric_limits<int>::max();
 };
 
@@ -80,21 +70,74 @@ Choice search(const Shape& shape, int rounds, bool join) {
   const int chunks = kernels::mla_cut_chunks(group, cut), parts = kernels::mla_parts(group, cut);
   const int joined = chunks < group.chunks ? kernels::kMlaJoinedSteps : 0;
   const int longest = (kernels::mla_longest_part(chunks, parts) << group.log2_steps) + joined;
-  return {.parts = {.count = parts, .chunks = chunks, .cut = true},
-          .cost = rounds * (longest + kernels::kMlaFixedSteps)};
+  return {.cut = cut, .cost = rounds * (longest + kernels::kMlaFixedSteps)};
 }
 
-Parts best_parts(const Shape& shape) {
-  Choice best{.parts = {.chunks = shape.group.chunks}};
+// A sequence's runs of chunks, one for each fragment of a tile, and the team of the first.
+struct Runs {
+  std::vector<MlaRun> runs;
+  std::size_t team = 0;
+};
+
+Runs even_runs(const MlaGroup& group, const MlaCut& cut) {
+  const int chunks = kernels::mla_cut_chunks(group, cut), parts = kernels::mla_parts(group, cut);
+  Runs result;
+  for (int part = 0; part < parts; ++part)
+    result.runs.push_back(
+        {kernels::mla_part_begin(chunks, parts, part),
+         part + 1 == parts ? group.chunks : kernels::mla_part_begin(chunks, parts, part + 1)});
+  return result;
+}
+
+std::vector<Runs> line_runs(const Shape& shape, const MlaLine& line) {
+  const int chunks = shape.group.chunks;
+  std::vector<Runs> sequences(static_cast<std::size_t>(shape.sequences));
+  int offset = 0;
+  for (Runs& sequence : sequences) {
+    const MlaLinePlace place = kernels::mla_line_place(line, offset, chunks);
+    sequence.team = static_cast<std::size_t>(place.first);
+    for (int team = place.first; team <= place.last; ++team)
+      sequence.runs.push_back(kernels::mla_line_run(line, place, shape.group, team));
+    offset += chunks;
+  }
+  return sequences;
+}
+
+Choice search_line(const Shape& shape, bool coarser) {
+  const MlaGroup& group = shape.group;
+  const auto sequences = static_cast<int>(shape.sequences), sms = static_cast<int>(shape.num_sms);
+  if (sequences < 2 || group.size > sms) return {};
+  const MlaLine line = kernels::mla_line(group.chunks * sequences, sms / group.size, coarser);
+  std::vector<int> costs(static_cast<std::size_t>(line.teams)), turns = costs;
+  int slots = 0, fragments = 0;
+  for (const auto& [runs, first] : line_runs(shape, line))
+    for (std::size_t part = 0; part < runs.size(); ++part) {
+      costs[first + part] += kernels::mla_run_cost(runs[part], group);
+      turns[first + part] += 1;
+      slots = std::max(slots,
+                       kernels::mla_run_slots(runs[part].begin, runs[part].end - runs[part].begin));
+      fragments += group.size;
+    }
+  if (*std::ranges::max_element(turns) > kernels::kMlaMaxRounds ||
+      fragments * slots > sms * kernels::kMlaSlotsPerCta)
+    return {};
+  return {.line = line, .cost = *std::ranges::max_element(costs)};
+}
+
+Choice best_choice(const Shape& shape, std::int64_t octets) {
+  Choice best;
   const std::int64_t tiles = shape.sequences * shape.group.size;
-  if (tiles <=
+  if (tiles >
       std::min<std::int64_t>(kernels::kMlaMaxCutTiles, kernels::kMlaMaxRounds * shape.num_sms))
-    for (int rounds = 1; rounds <= kernels::kMlaMaxRounds; ++rounds)
-      for (const bool join : {false, true}) {
-        const Choice choice = search(shape, rounds, join);
-        if (choice.cost < best.cost) best = choice;
-      }
-  return best.parts;
+    return best;
+  const auto consider = [&](const Choice& choice) {
+    if (choice.cost < best.cost) best = choice;
+  };
+  for (int rounds = 1; rounds <= kernels::kMlaMaxRounds; ++rounds)
+    for (const bool join : {false, true}) consider(search(shape, rounds, join));
+  if (octets >= kernels::kMlaManyOctets)
+    for (const bool coarser : {false, true}) consider(search_line(shape, coarser));
+  return best;
 }
 
 // What a fragment does beside its steps of keys, in steps: 3400 clocks each (docs/results/
@@ -111,12 +154,12 @@ struct Fragment {
   std::int64_t loads = 0;
 };
 
-Fragment walk(const Shape& shape, const Parts& parts, int part) {
+// `whole`: it is all of its tile.
+Fragment walk(const Shape& shape, const MlaRun& run, bool whole) {
   const MlaGroup& group = shape.group;
-  const int begin = parts.begin(part), end = parts.end(group, part);
-  const bool last = part + 1 == parts.count;
+  const auto [begin, end] = run;
   // Rows of a tree find the keys of the last step by their paths.
-  const bool tail = last && shape.rows > 1;
+  const bool tail = end == group.chunks && begin < end && shape.rows > 1;
   const std::int64_t until = std::min(std::int64_t{end} << group.log2_steps, shape.last_step + 1);
   Fragment fragment{.loads = until - (std::int64_t{begin} << group.log2_steps) - (tail ? 1 : 0)};
   int merges = 0, depth = 0;
@@ -125,7 +168,7 @@ Fragment walk(const Shape& shape, const Parts& parts, int part) {
          depth > 0 && (start >> level & 1) != 0 && start - (1 << level) >= begin;
          start -= 1 << level, ++level)
       ++merges, --depth;
-  if (parts.count == 1) merges += std::max(depth - 1, 0);
+  if (whole) merges += std::max(depth - 1, 0);
   fragment.chain =
       static_cast<double>(fragment.loads) + kMergeSteps * merges + kOctetSteps * shape.octets;
   if (tail) fragment.chain += fragment.loads > 0 ? kJoinedTailSteps : kTailSteps;
@@ -138,7 +181,7 @@ struct Merges {
 };
 
 // `octets` of all rows. With few, the warps of a block take aligned runs of chunks.
-Merges merges_of(const MlaGroup& group, const Parts& parts, std::int64_t octets) {
+Merges merges_of(const MlaGroup& group, std::span<const MlaRun> runs, std::int64_t octets) {
   const bool many_rows = octets >= kernels::kMlaManyOctets;
   const int log2_warps =
       kernels::mla_log2(octets <= kernels::kMlaFewestOctets ? kernels::kMlaFewestCombineWarps
@@ -147,9 +190,8 @@ Merges merges_of(const MlaGroup& group, const Parts& parts, std::int64_t octets)
       group.chunks == 1 ? 0 : std::max(0, kernels::mla_log2(group.chunks - 1) + 1 - log2_warps);
   Merges merges;
   int run = -1, in_run = 0;
-  for (int part = 0; part < parts.count; ++part) {
-    const int end = parts.end(group, part);
-    for (int chunk = parts.begin(part); chunk < end;) {
+  for (const auto& [begin, end] : runs)
+    for (int chunk = begin; chunk < end;) {
       in_run = many_rows || chunk >> level == run ? in_run + 1 : 1;
       run = chunk >> level;
       merges.most = std::max(merges.most, in_run);
@@ -157,24 +199,31 @@ Merges merges_of(const MlaGroup& group, const Parts& parts, std::int64_t octets)
       const int fits = kernels::mla_log2(end - chunk);
       chunk += 1 << (chunk == 0 ? fits : std::min(fits, kernels::mla_low_zeros(chunk)));
     }
-  }
   if (!many_rows) merges.most += log2_warps;  // the runs', in pairs
   return merges;
 }
 
-void add_merges(const Shape& shape, int padded_heads, const Parts& parts, std::int64_t busy_sms,
-                MlaSchedule& schedule) {
+// `sequences`: the different ones.
+void add_merges(const Shape& shape, int padded_heads, std::span<const Runs> sequences,
+                std::int64_t busy_sms, MlaSchedule& schedule) {
   constexpr double kShare = 0.27;          // of a merge that a further block of a multiprocessor
                                            // takes from the others
   constexpr std::int64_t kBlocksOfSm = 4;  // that find room at the same time
   const std::int64_t octets = shape.sequences * shape.rows * padded_heads / 8;
   const bool many_rows = octets >= kernels::kMlaManyOctets;
-  const Merges merges = merges_of(shape.group, parts, octets);
   const std::int64_t blocks =
       octets * kernels::kMlaCombineSplit / (many_rows ? kernels::kMlaCombineWarps : 1);
   const double of_sm = static_cast<double>(blocks) / static_cast<double>(shape.num_sms);
-  schedule.partials = schedule.tiles * merges.all;
-  schedule.merges = merges.most * std::hypot(1, kShare * of_sm);
+  const auto alike = shape.sequences / static_cast<std::int64_t>(sequences.size());
+  int most = 0;
+  for (const Runs& sequence : sequences) {
+    if (sequence.runs.size() < 2) continue;
+    const Merges merges = merges_of(shape.group, sequence.runs, octets);
+    schedule.partials += alike * shape.group.size * merges.all;
+    most = std::max(most, merges.most);
+  }
+  if (most == 0) return;
+  schedule.merges = most * std::hypot(1, kShare * of_sm);
   const std::int64_t room = kBlocksOfSm * std::max<std::int64_t>(shape.num_sms - busy_sms, 0);
   schedule.late = 1 - static_cast<double>(std::min(room, blocks)) / static_cast<double>(blocks);
 }
@@ -190,8 +239,34 @@ MlaSchedule in_clusters(const Shape& shape, int padded_heads) {
                        .rounds = 1,
                        .chain = kTurnSteps + kOctetSteps * shape.octets,
                        .burst = static_cast<double>(shape.last_step + 1) * (1 + kBroughtTwice)};
-  add_merges(shape, padded_heads, {.count = group.chunks, .chunks = group.chunks, .cut = true},
+  const std::vector<Runs> sequences = {even_runs(group, {.steps = 1, .join = false})};
+  add_merges(shape, padded_heads, sequences,
              std::int64_t{group.chunks} * kernels::kMlaClusterBlocks, schedule);
+  return schedule;
+}
+
+// Fragments of a line, by the multiprocessors that do them one after the other.
+MlaSchedule on_line(const Shape& shape, int padded_heads, const Choice& choice) {
+  const auto teams = static_cast<std::size_t>(choice.line.teams);
+  MlaSchedule schedule{.tiles = shape.sequences * shape.group.size, .streams = choice.line.teams};
+  const std::vector<Runs> sequences = line_runs(shape, choice.line);
+  std::vector<MlaSchedule> of_team(teams);
+  for (const auto& [runs, first] : sequences)
+    for (std::size_t part = 0; part < runs.size(); ++part) {
+      MlaSchedule& team = of_team[first + part];
+      const Fragment fragment = walk(shape, runs[part], runs.size() == 1);
+      team.chain += fragment.chain + (team.rounds > 0 ? kernels::kMlaFixedSteps : 0);
+      team.loads += fragment.loads;
+      team.rounds += 1;
+      schedule.fragments += shape.group.size;
+    }
+  for (const MlaSchedule& team : of_team) {
+    schedule.chain = std::max(schedule.chain, team.chain);
+    schedule.loads = std::max(schedule.loads, team.loads);
+    schedule.rounds = std::max(schedule.rounds, team.rounds);
+  }
+  add_merges(shape, padded_heads, sequences, std::int64_t{choice.line.teams} * shape.group.size,
+             schedule);
   return schedule;
 }
 
@@ -211,19 +286,23 @@ MlaSchedule mla_schedule(std::int64_t num_heads, std::int64_t sequences, std::in
       1 << shape.group.log2_steps <= kernels::kMlaTurnSteps &&
       shape.group.chunks <= kernels::kMlaSingleChunks)
     return in_clusters(shape, padded_heads);
-  const Parts parts = best_parts(shape);
-  MlaSchedule schedule{.tiles = sequences * shape.group.size, .streams = sequences * parts.count};
-  schedule.fragments = schedule.tiles * parts.count;
+  const Choice choice = best_choice(shape, sequences * rows * padded_heads / 8);
+  if (choice.line.teams > 0) return on_line(shape, padded_heads, choice);
+  const std::vector<Runs> alike = {even_runs(shape.group, choice.cut)};
+  const std::vector<MlaRun>& runs = alike.front().runs;
+  const auto parts = static_cast<std::int64_t>(runs.size());
+  MlaSchedule schedule{.tiles = sequences * shape.group.size, .streams = sequences * parts};
+  schedule.fragments = schedule.tiles * parts;
   schedule.rounds = divide_up(schedule.fragments, num_sms);
-  for (int part = 0; part < parts.count; ++part) {
-    const Fragment fragment = walk(shape, parts, part);
+  for (const MlaRun& run : runs) {
+    const Fragment fragment = walk(shape, run, parts == 1);
     schedule.chain = std::max(schedule.chain, fragment.chain);
     schedule.loads = std::max(schedule.loads, fragment.loads);
   }
   const auto rounds = static_cast<double>(schedule.rounds);
   schedule.chain = rounds * schedule.chain + (rounds - 1) * kernels::kMlaFixedSteps;
   schedule.loads *= schedule.rounds;
-  if (parts.count > 1) add_merges(shape, padded_heads, parts, schedule.fragments, schedule);
+  add_merges(shape, padded_heads, alike, schedule.fragments, schedule);
   return schedule;
 }
 

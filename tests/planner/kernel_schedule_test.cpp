@@ -26,6 +26,23 @@ TEST(MlaScheduleTest, TilesAreCutForTheMultiprocessors) {
   EXPECT_LT(wide.chain, 8 + 3 + 6);
 }
 
+// 44 teams of three take six chunks each of the 264 of eight trees; equal parts would be of seven.
+// Teams that pass from one tree to the next have two fragments and a chunk of one step.
+TEST(MlaScheduleTest, TreesAlikeShareALine) {
+  const MlaSchedule trees = mla_schedule(8, 8, 17, 8192, 132);
+  EXPECT_EQ(trees.fragments, 144);
+  EXPECT_EQ(trees.rounds, 2);
+  EXPECT_EQ(trees.loads, 24);
+  EXPECT_EQ(trees.streams, 44);
+  // 64 heads: seven teams of 17, where equal parts took three turns of 64 steps and more.
+  const MlaSchedule many = mla_schedule(64, 8, 17, 8192, 132);
+  EXPECT_EQ(many.fragments, 14 * 17);
+  EXPECT_EQ(many.loads, 152);
+  // Single tokens have equal parts, and so has one tree.
+  EXPECT_EQ(mla_schedule(8, 8, 1, 8192, 132).fragments, 8 * 16);
+  EXPECT_EQ(mla_schedule(64, 1, 17, 8192, 132).rounds, 1);
+}
+
 // Clusters of two take a chunk of a single token at a time, up to 36 chunks.
 TEST(MlaScheduleTest, SingleTokensWithFewKeysRunInClusters) {
   const MlaSchedule few = mla_schedule(8, 1, 1, 8192, 132);

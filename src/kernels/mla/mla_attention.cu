@@ -97,13 +97,22 @@ size_t mla_attention_workspace_bytes(int max_rows, int max_path) {
 
 cudaError_t mla_plan(const MlaAttentionParams& p, cudaStream_t stream) {
   if (p.num_rows == 0 || !uses_wgmma(p)) return cudaSuccess;
-  const int nodes = kMlaTileRows / mla_padded_heads(p.num_heads);
+  const int padded = mla_padded_heads(p.num_heads);
+  const bool few = p.num_rows * padded <= kMlaFewPlanTiles * kMlaTileRows;
+  const MlaPlanOptions options = {.nodes_per_tile = kMlaTileRows / padded,
+                                  .num_ctas = num_ctas(),
+                                  .max_slots = num_ctas() * kMlaSlotsPerCta,
+                                  .clustered = runs_in_clusters(p),
+                                  .lines = p.num_rows * padded / 8 >= kMlaManyOctets,
+                                  .passes = few && !p.prompt};
   const MlaChunkTable table = p.prompt ? mla_prompt_chunk_table() : mla_chunk_table(p.num_heads);
-  const int threads = std::clamp((p.num_rows + 31) / 32 * 32, 256, kMlaPlanThreads);
-  mla_plan_tiles<<<1, threads, 0, stream>>>(p, workspace(p), table, nodes, num_ctas(),
-                                            num_ctas() * kMlaSlotsPerCta, runs_in_clusters(p));
+  const int threads =
+      std::clamp((p.num_rows + 31) / 32 * 32, kMlaLeastPlanThreads, kMlaPlanThreads);
+  const cudaError_t error = launch_dependent(mla_plan_tiles, dim3(1), threads, 0, stream, p,
+                                             workspace(p), table, options);
+  if (error != cudaSuccess || p.prompt || few) return error;
   const unsigned blocks = static_cast<unsigned>(p.num_rows + 3) / 4;
-  if (!p.prompt) mla_plan_passes<<<blocks, 128, 0, stream>>>(p, workspace(p));
+  mla_plan_passes<<<blocks, 128, 0, stream>>>(p, workspace(p));
   return cudaGetLastError();
 }
 

@@ -9,6 +9,7 @@ namespace coppice::kernels {
 inline constexpr int kMlaStepPositions = 64;  // keys of one softmax step; also the cache block
 inline constexpr int kMlaTileRows = 64;       // query rows (nodes x heads) of one tile
 inline constexpr int kMlaMaxCutTiles = 528;   // with more tiles each is done by one CTA
+inline constexpr int kMlaFewPlanTiles = 32;   // up to so many full ones one kernel plans all
 // Partial results set aside, per CTA: the planner cuts tiles no finer than they last. When tiles
 // are not cut, a CTA's share holds the merge tree of the tile that it is at.
 inline constexpr int kMlaSlotsPerCta = 16;

@@ -45,15 +45,17 @@ __device__ __forceinline__ int mla_block_level(int start, int end) {
 }
 
 // For every chunk of the tile that begins a stored partial result, its slot and level; -1 else.
-__device__ __forceinline__ void mla_list_partials(const MlaTile& tile, int* partial) {
+template <class PartBegin>
+__device__ __forceinline__ void mla_list_partials(const MlaTile& tile, int* partial,
+                                                  const PartBegin& part_begin) {
   for (int c = threadIdx.x; c < tile.num_chunks; c += blockDim.x) {
     int part = 0, above = tile.parts;  // the part that holds the chunk
     while (above - part > 1) {
       const int mid = (part + above) / 2;
-      (mla_part_begin(tile, mid) <= c ? part : above) = mid;
+      (part_begin(mid) <= c ? part : above) = mid;
     }
-    const int end = mla_part_begin(tile, above);
-    int index = 0, start = mla_part_begin(tile, part);
+    const int end = part_begin(above);
+    int index = 0, start = part_begin(part);
     while (start < c) {
       start += 1 << mla_block_level(start, end);
       index++;
@@ -184,7 +186,13 @@ __global__ void __launch_bounds__(MlaCombineShape<kRows>::kWarps * 32)
     grid_dependency_wait();
     return;  // one CTA did it all
   }
-  mla_list_partials(tile, sm.partial);
+  // Lines are of many rows only.
+  if constexpr (kRows == MlaCombineRows::kMany) {
+    const MlaLine line = ws.header->line;
+    mla_list_partials(tile, sm.partial, [&](int at) { return mla_part_begin(tile, line, at); });
+  } else {
+    mla_list_partials(tile, sm.partial, [&](int at) { return mla_part_begin(tile, at); });
+  }
   __syncthreads();
   grid_dependency_wait();
 

@@ -20,7 +20,15 @@ constexpr int kMlaJoinedSteps = 2;  // of a joined chunk
 struct MlaGroup {
   int size, chunks, log2_steps;
   int whole_chunks;  // without a last chunk that is less than half full
+  int steps;
 };
+
+// `last_step`: the largest of the tiles; -1 without keys.
+COPPICE_MLA_SHARED MlaGroup mla_group(int size, int last_step, int log2_steps) {
+  const int steps = last_step < 0 ? 1 : last_step + 1;
+  const int whole = (steps + ((1 << log2_steps) - 1) / 2) >> log2_steps;
+  return {size, ((steps - 1) >> log2_steps) + 1, log2_steps, whole < 1 ? 1 : whole, steps};
+}
 
 // A way to cut all groups: parts of at most `steps` steps (or one chunk); with `join`, a last chunk
 // that is less than half full belongs to the part before it.
@@ -74,9 +82,14 @@ COPPICE_MLA_SHARED int mla_cut_chunks(const MlaGroup& group, const MlaCut& cut) 
   return cut.join ? group.whole_chunks : group.chunks;
 }
 
-COPPICE_MLA_SHARED int mla_parts(const MlaGroup& group, const MlaCut& cut) {
+// The most chunks of a part, but for rounding.
+COPPICE_MLA_SHARED int mla_cut_longest(const MlaGroup& group, const MlaCut& cut) {
   const int steps = cut.steps >> group.log2_steps;
-  const int longest = steps < 1 ? 1 : steps;
+  return steps < 1 ? 1 : steps;
+}
+
+COPPICE_MLA_SHARED int mla_parts(const MlaGroup& group, const MlaCut& cut) {
+  const int longest = mla_cut_longest(group, cut);
   return (mla_cut_chunks(group, cut) + longest - 1) / longest;
 }
 
@@ -96,14 +109,81 @@ COPPICE_MLA_SHARED int mla_part_slots(const MlaGroup& group, const MlaCut& cut, 
   constexpr int kMostParts = 16;
   const int chunks = mla_cut_chunks(group, cut), joined = group.chunks - chunks;
   if (parts > kMostParts) return mla_run_slots(1, mla_longest_part(chunks, parts) + joined);
+  // The parts' first chunks as mla_part_begin has them, without its divisions.
+  const int align = mla_share_align(chunks, parts), whole = chunks / parts;
+  const int left = chunks - whole * parts;
   int most = 0;
-  for (int part = 0, begin = 0; part < parts; part++) {
-    const int end = mla_part_begin(chunks, parts, part + 1);
-    const int slots = mla_run_slots(begin, end - begin + (part + 1 == parts ? joined : 0));
+  for (int part = 0, begin = 0, share = 0, rest = 0; part < parts; part++) {
+    share += whole, rest += left;
+    if (rest >= parts) rest -= parts, share++;
+    const bool last = part + 1 == parts;
+    const int end = last ? chunks : share >> align << align;
+    const int slots = mla_run_slots(begin, end - begin + (last ? joined : 0));
     most = slots > most ? slots : most;
     begin = end;
   }
   return most;
+}
+
+// No less than any part needs when parts have at most `longest` chunks before they are rounded.
+COPPICE_MLA_SHARED int mla_most_slots(const MlaGroup& group, const MlaCut& cut, int longest) {
+  const int length = longest + longest / 8 + group.chunks - mla_cut_chunks(group, cut);
+  return mla_run_slots(1, length < group.chunks ? length : group.chunks);
+}
+
+// Groups of one size laid end to end, their chunks shared evenly among teams of one CTA a tile. A
+// team does its part of one group after the other.
+struct MlaLine {
+  int chunks;  // of all groups
+  int teams;   // 0: there is no line
+  int align;   // bits that the parts of a group are rounded to
+};
+
+// `coarser`: rounded as other parts; else half as much, which takes more partial results.
+COPPICE_MLA_SHARED MlaLine mla_line(int chunks, int teams, bool coarser) {
+  const int align = mla_share_align(chunks, teams);
+  return {chunks, teams, coarser || align == 0 ? align : align - 1};
+}
+
+// The last team at work on the chunks before `end`, a place on the line.
+COPPICE_MLA_SHARED int mla_line_team(const MlaLine& line, int end) {
+  return static_cast<int>((static_cast<uint32_t>(end) * static_cast<uint32_t>(line.teams) - 1) /
+                          static_cast<uint32_t>(line.chunks));
+}
+
+// First chunk that a team does of a group, whose chunks begin at `offset` on the line.
+COPPICE_MLA_SHARED int mla_line_begin(const MlaLine& line, int team, int offset) {
+  const auto share =
+      static_cast<int>(static_cast<uint32_t>(line.chunks) * static_cast<uint32_t>(team) /
+                       static_cast<uint32_t>(line.teams));
+  return (share > offset ? share - offset : 0) >> line.align << line.align;
+}
+
+// What a group on the line needs to know.
+struct MlaLinePlace {
+  int offset;       // of the group's first chunk
+  int first, last;  // teams
+};
+
+COPPICE_MLA_SHARED MlaLinePlace mla_line_place(const MlaLine& line, int offset, int chunks) {
+  return {offset, mla_line_team(line, offset + 1), mla_line_team(line, offset + chunks)};
+}
+
+// A team's run of a group's chunks.
+struct MlaRun {
+  int begin, end;
+};
+
+COPPICE_MLA_SHARED MlaRun mla_line_run(const MlaLine& line, const MlaLinePlace& place,
+                                       const MlaGroup& group, int team) {
+  return {mla_line_begin(line, team, place.offset),
+          team == place.last ? group.chunks : mla_line_begin(line, team + 1, place.offset)};
+}
+
+// Steps of such a run and what comes with a fragment, as the search counts them.
+COPPICE_MLA_SHARED int mla_run_cost(const MlaRun& run, const MlaGroup& group) {
+  const int end = run.end << group.log2_steps;
+  return (end < group.steps ? end : group.steps) - (run.begin << group.log2_steps) + kMlaFixedSteps;
 }
 
 }  // namespace coppice::kernels

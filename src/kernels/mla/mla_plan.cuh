@@ -1,11 +1,14 @@
 // The work list of one step: rows packed into tiles, tiles cut into fragments for the CTAs, and the
-// steps that hold undecided positions resolved into tail passes.
+// steps that hold undecided positions resolved into tail passes. One block, which resolves the
+// passes while some of its warps search for the cut; passes of many rows have a kernel of their
+// own.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
+#include "kernels/common/grid_dependency.cuh"
 #include "kernels/mla/mla_cut.h"
 #include "kernels/mla/mla_work.cuh"
 
@@ -18,66 +21,110 @@ __device__ __forceinline__ int mla_log2_steps(const MlaChunkTable& table, int po
                                      : table.log2_steps[3];
 }
 
-constexpr int kMlaPlanThreads = 1024;
+constexpr int kMlaLeastPlanThreads = 512, kMlaPlanThreads = 1024;
+constexpr int kMlaPlanRows = 256;  // up to here their tiles are made in shared memory
 
-// Inclusive scan over the block; `carry` holds the result of earlier rounds and is updated.
-template <class Op>
-__device__ int mla_block_scan(int value, int& carry, Op op, int* warp_totals) {
+// What a plan is made of: in shared memory or, of many rows, in the workspace.
+struct MlaDraft {
+  MlaTile* tiles;
+  int32_t* tile_of_row;
+  const int32_t* kv_len;
+  const int32_t* path_len;
+};
+
+struct MlaDraftShared {
+  MlaTile tiles[kMlaPlanRows];
+  int32_t tile_of_row[kMlaPlanRows];
+  int32_t kv_len[kMlaPlanRows];
+  int32_t path_len[kMlaPlanRows];
+};
+
+// A flag of every thread of the block, by warps. A barrier lies between putting and counting.
+struct MlaFlags {
+  uint32_t warps[kMlaPlanThreads / 32];
+};
+
+// Up to the thread that asks and in all: how many, and the thread that is the last; -1: none.
+struct MlaFlagCount {
+  int count, last;
+  int all, last_of_all;
+};
+
+__device__ __forceinline__ void mla_put_flag(MlaFlags& flags, bool flag) {
+  const unsigned warp = __ballot_sync(~0u, flag);
+  if (threadIdx.x % 32 == 0) flags.warps[threadIdx.x / 32] = warp;
+}
+
+__device__ __forceinline__ MlaFlagCount mla_count_flags(const MlaFlags& flags) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int num_warps = blockDim.x / 32;
+  const unsigned of_lane = lane < static_cast<int>(blockDim.x) / 32 ? flags.warps[lane] : 0;
+  const unsigned own = __shfl_sync(~0u, of_lane, warp) & (~0u >> (31 - lane));
+  const int count = __popc(of_lane), last = of_lane == 0 ? -1 : lane * 32 + 31 - __clz(of_lane);
+  const int before = __reduce_max_sync(~0u, lane < warp ? last : -1);
+  return {__popc(own) + static_cast<int>(__reduce_add_sync(~0u, lane < warp ? count : 0)),
+          own == 0 ? before : warp * 32 + 31 - __clz(own),
+          static_cast<int>(__reduce_add_sync(~0u, count)), __reduce_max_sync(~0u, last)};
+}
+
+// Inclusive sum over the block, and that of all.
+struct MlaSum {
+  int value, all;
+};
+
+__device__ MlaSum mla_block_sum(int value, int* warps) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
   for (int d = 1; d < 32; d *= 2) {
     const int other = __shfl_up_sync(~0u, value, d);
-    if (lane >= d) value = op(other, value);
+    if (lane >= d) value += other;
   }
+  if (lane == 31) warps[warp] = value;
   __syncthreads();
-  if (lane == 31) warp_totals[warp] = value;
-  __syncthreads();
-  int total = warp_totals[min(lane, num_warps - 1)];
-#pragma unroll
-  for (int d = 1; d < 32; d *= 2) {
-    const int other = __shfl_up_sync(~0u, total, d);
-    if (lane >= d && lane < num_warps) total = op(other, total);
-  }
-  const int before = __shfl_sync(~0u, total, max(warp - 1, 0));
-  const int all = __shfl_sync(~0u, total, num_warps - 1);
-  value = op(carry, warp > 0 ? op(before, value) : value);
-  carry = op(carry, all);
-  return value;
+  const int of_lane = lane < static_cast<int>(blockDim.x) / 32 ? warps[lane] : 0;
+  return {value + __reduce_add_sync(~0u, lane < warp ? of_lane : 0),
+          __reduce_add_sync(~0u, of_lane)};
 }
-
-struct MlaAdd {
-  __device__ int operator()(int a, int b) const { return a + b; }
-};
-struct MlaMax {
-  __device__ int operator()(int a, int b) const { return a > b ? a : b; }
-};
 
 // Marks where runs of like rows and tiles begin. Returns the number of tiles.
 __device__ int mla_pack_rows(const MlaAttentionParams& p, const MlaWorkspace& ws,
-                             const MlaChunkTable& table, int nodes_per_tile, int* warp_totals) {
-  int run_carry = -1, tile_carry = 0;
+                             MlaDraftShared& shared, const MlaDraft& draft,
+                             const MlaChunkTable& table, int nodes_per_tile, MlaFlags (&flags)[2]) {
+  int run_before = -1, num_tiles = 0;
   for (int base = 0; base < p.num_rows; base += blockDim.x) {
     const int r = base + threadIdx.x;
-    const bool live = r < p.num_rows && p.seq_of_row[r] >= 0;
-    bool starts_run = live;
-    if (live && r > 0 && p.seq_of_row[r - 1] == p.seq_of_row[r]) {
-      const int position = p.kv_len[r] + p.path_len[r] - 1;
-      const int previous = p.kv_len[r - 1] + p.path_len[r - 1] - 1;
-      starts_run =
-          mla_log2_steps(table, position) != mla_log2_steps(table, previous) ||
-          (p.prompt ? p.kv_len[r] != p.kv_len[r - 1] + 1 : abs(p.kv_len[r] - p.kv_len[r - 1]) > 1);
-    }
-    const int run = mla_block_scan(starts_run ? r : -1, run_carry, MlaMax{}, warp_totals);
+    const bool in = r < p.num_rows, follows = in && r > 0;
+    const int seq = in ? p.seq_of_row[r] : -1, previous_seq = follows ? p.seq_of_row[r - 1] : -1;
+    const int kv_len = in ? p.kv_len[r] : 0, previous_kv_len = follows ? p.kv_len[r - 1] : 0;
+    const int path_len = in ? p.path_len[r] : 0, previous_path = follows ? p.path_len[r - 1] : 0;
+    const bool live = seq >= 0;
+    const bool starts_run =
+        live && (previous_seq != seq ||
+                 mla_log2_steps(table, kv_len + path_len - 1) !=
+                     mla_log2_steps(table, previous_kv_len + previous_path - 1) ||
+                 (p.prompt ? kv_len != previous_kv_len + 1 : abs(kv_len - previous_kv_len) > 1));
+    mla_put_flag(flags[0], starts_run);
+    __syncthreads();
+    const MlaFlagCount runs = mla_count_flags(flags[0]);
+    const int run = runs.last < 0 ? run_before : base + runs.last;
     // Tiles of prompt rows lie at multiples of their size, so that none straddles a step.
-    const bool starts_tile = live && (p.prompt ? r == run || (p.kv_len[r] - 1) % nodes_per_tile == 0
+    const bool starts_tile = live && (p.prompt ? r == run || (kv_len - 1) % nodes_per_tile == 0
                                                : (r - run) % nodes_per_tile == 0);
-    const int tiles = mla_block_scan(starts_tile ? 1 : 0, tile_carry, MlaAdd{}, warp_totals);
-    if (r < p.num_rows) ws.tile_of_row[r] = live ? tiles - 1 : -1;
-    if (starts_tile) ws.tiles[tiles - 1].first_row = r;
+    mla_put_flag(flags[1], starts_tile);
+    __syncthreads();
+    const MlaFlagCount tiles = mla_count_flags(flags[1]);
+    const int tile = live ? num_tiles + tiles.count - 1 : -1;
+    if (in) ws.tile_of_row[r] = tile;
+    if (in && p.num_rows <= kMlaPlanRows) {
+      shared.tile_of_row[r] = tile;
+      shared.kv_len[r] = kv_len;
+      shared.path_len[r] = path_len;
+    }
+    if (starts_tile) draft.tiles[tile].first_row = r;
+    if (runs.last_of_all >= 0) run_before = base + runs.last_of_all;
+    num_tiles += tiles.all;
   }
   __syncthreads();
-  return tile_carry;
+  return num_tiles;
 }
 
 // Whether the path of a row holds the slots that the block table has for its positions, as it does
@@ -100,30 +147,31 @@ __device__ bool mla_path_in_table(const MlaAttentionParams& p, int row) {
 }
 
 // Everything about tile `t` that follows from its rows.
-__device__ MlaTile mla_make_tile(const MlaAttentionParams& p, const MlaWorkspace& ws,
-                                 const MlaChunkTable& table, int nodes_per_tile, int t) {
+__device__ MlaTile mla_make_tile(const MlaAttentionParams& p, const MlaDraft& draft,
+                                 const MlaChunkTable& table, int nodes_per_tile, int passes_per_row,
+                                 int t) {
   MlaTile tile = {};
-  tile.first_row = ws.tiles[t].first_row;
+  tile.first_row = draft.tiles[t].first_row;
   tile.seq = p.seq_of_row[tile.first_row];
   int kv_begin = 1 << 30, end = 0;
 #pragma unroll
   for (int i = 0; i < kMlaMaxNodes; i++) {
     const int r = tile.first_row + i;
-    if (i >= nodes_per_tile || r >= p.num_rows || ws.tile_of_row[r] != t) continue;
-    const int kv_len = p.kv_len[r];
+    if (i >= nodes_per_tile || r >= p.num_rows || draft.tile_of_row[r] != t) continue;
+    const int kv_len = draft.kv_len[r];
     tile.num_nodes++;
     kv_begin = min(kv_begin, kv_len);
     tile.kv_end = max(tile.kv_end, kv_len);
-    end = max(end, kv_len + p.path_len[r]);
+    end = max(end, kv_len + draft.path_len[r]);
   }
   tile.log2_steps =
-      mla_log2_steps(table, p.kv_len[tile.first_row] + p.path_len[tile.first_row] - 1);
+      mla_log2_steps(table, draft.kv_len[tile.first_row] + draft.path_len[tile.first_row] - 1);
   tile.full_steps = kv_begin / kMlaStepPositions;
   // As far as these rows know: a position that a row of this step holds is new.
   tile.old_steps = max(kv_begin - 1, 0) / kMlaStepPositions;
   tile.last_step = (end + kMlaStepPositions - 1) / kMlaStepPositions - 1;
   tile.num_chunks = max(tile.last_step, 0) / (1 << tile.log2_steps) + 1;
-  tile.first_pass = tile.first_row * ws.passes_per_row;
+  tile.first_pass = tile.first_row * passes_per_row;
   tile.in_table =
       !p.prompt && tile.num_nodes == 1 && end > 0 && mla_path_in_table(p, tile.first_row);
   return tile;
@@ -136,27 +184,66 @@ __device__ __forceinline__ int mla_warp_sum(int x) {
 struct MlaChoice {
   MlaCut cut;
   int cost;
+  // Where teams share a line:
+  MlaLine line;
+  int turns;  // the most parts of a team
+  int slots;  // for each fragment
 };
+
+constexpr int kMlaNoCut = 1 << 30;  // cost of a cut that there is not
+
+// A plan runs most of its code once, out of a cold instruction cache: long functions stand once,
+// and loops that few groups seldom repeat are not unrolled.
+__device__ __noinline__ int mla_slots_of(const MlaGroup& group, const MlaCut& cut, int parts) {
+  return mla_part_slots(group, cut, parts);
+}
 
 // The cut with the shortest longest fragment whose fragments fit into `rounds` fragments a CTA. One
 // warp.
 __device__ MlaChoice mla_search_cut(const MlaGroup* groups, int num_groups, int rounds, bool join,
                                     int num_ctas, int max_slots) {
   const int lane = threadIdx.x % 32;
-  int low = 0, high = kMlaUncut;  // high is not known to fit
-  while (high - low > 1) {
-    const MlaCut cut = {(low + high) / 2, join};
-    int fragments = 0, slots = 0;
+  const auto fits = [&](int steps) {
+    const MlaCut cut = {steps, join};
+    int fragments = 0, most_slots = 0;
+#pragma unroll 1
+    for (int i = lane; i < num_groups; i += 32) {
+      const MlaGroup group = groups[i];
+      const int of_group = group.size * mla_parts(group, cut);
+      fragments += of_group;
+      most_slots += of_group * mla_most_slots(group, cut, mla_cut_longest(group, cut));
+    }
+    if (mla_warp_sum(fragments) > rounds * num_ctas) return false;
+    if (mla_warp_sum(most_slots) <= max_slots) return true;
+    int slots = 0;  // exactly
+#pragma unroll 1
     for (int i = lane; i < num_groups; i += 32) {
       const int parts = mla_parts(groups[i], cut);
-      fragments += groups[i].size * parts;
-      slots += groups[i].size * parts * mla_part_slots(groups[i], cut, parts);
+      slots += groups[i].size * parts * mla_slots_of(groups[i], cut, parts);
     }
-    const bool fits =
-        mla_warp_sum(fragments) <= rounds * num_ctas && mla_warp_sum(slots) <= max_slots;
-    (fits ? high : low) = cut.steps;
+    return mla_warp_sum(slots) <= max_slots;
+  };
+  int most = 1, fewest_bits = 31;  // steps of a group, and of its chunks
+#pragma unroll 1
+  for (int i = lane; i < num_groups; i += 32) {
+    most = max(most, groups[i].chunks << groups[i].log2_steps);
+    fewest_bits = min(fewest_bits, groups[i].log2_steps);
+  }
+  most = __reduce_max_sync(~0u, most), fewest_bits = __reduce_min_sync(~0u, fewest_bits);
+  // From `most` on all cuts are one, and so are those between two multiples of the chunks.
+  int low = 0, high = kMlaUncut;
+  bool whole = true;  // the first question: whether tiles fit that are not cut
+  for (int steps = high - 1; steps > 0; whole = false) {
+    const bool fit = fits(steps);
+    if (whole && !fit) return {{}, kMlaNoCut, {}, 0, 0};
+    if (!whole) (fit ? high : low) = steps;
+    while (whole && high / 2 >= most) high /= 2;
+    const bool one =
+        high - low <= 1 || (low > 0 && (high - 1) >> fewest_bits == low >> fewest_bits);
+    steps = one ? 0 : (low + high) / 2;
   }
   int longest = 0;
+#pragma unroll 1
   for (int i = lane; i < num_groups; i += 32) {
     const int chunks = mla_cut_chunks(groups[i], {high, join});
     const int parts = mla_parts(groups[i], {high, join});
@@ -164,124 +251,110 @@ __device__ MlaChoice mla_search_cut(const MlaGroup* groups, int num_groups, int 
     longest = max(longest, (mla_longest_part(chunks, parts) << groups[i].log2_steps) + joined);
   }
   longest = __reduce_max_sync(~0u, longest);
-  return {{high, join}, high < kMlaUncut ? rounds * (longest + kMlaFixedSteps) : 1 << 30};
+  return {{high, join}, rounds * (longest + kMlaFixedSteps), {}, 0, 0};
+}
+
+// The line of all groups, if they are of one size. Leaves their places in `places`. One warp.
+__device__ MlaChoice mla_search_line(const MlaGroup* groups, int num_groups, bool coarser,
+                                     int num_ctas, int max_slots, MlaLinePlace* places) {
+  const int lane = threadIdx.x % 32, size = groups[0].size;
+  int chunks = 0;
+  bool alike = num_groups > 1 && size <= num_ctas;
+#pragma unroll 1
+  for (int base = 0; base < num_groups; base += 32) {
+    const int i = base + lane;
+    const MlaGroup group = groups[min(i, num_groups - 1)];
+    alike = alike && group.size == size && group.log2_steps == groups[0].log2_steps;
+    int end = i < num_groups ? group.chunks : 0;
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+      const int other = __shfl_up_sync(~0u, end, d);
+      if (lane >= d) end += other;
+    }
+    if (i < num_groups) places[i].offset = chunks + end - group.chunks;
+    chunks += __shfl_sync(~0u, end, 31);
+  }
+  if (!__all_sync(~0u, alike)) return {{}, kMlaNoCut, {}, 0, 0};
+  const MlaLine line = mla_line(chunks, num_ctas / size, coarser);
+#pragma unroll 1
+  for (int i = lane; i < num_groups; i += 32)
+    places[i] = mla_line_place(line, places[i].offset, groups[i].chunks);
+  __syncwarp();
+  int longest = 0, turns = 0, slots = 0, fragments = 0;
+#pragma unroll 1
+  for (int team = lane; team < line.teams; team += 32) {
+    int i = 0, after = num_groups;  // the first group that the team works on
+    while (i < after) {
+      const int mid = (i + after) / 2;
+      if (places[mid].last < team)
+        i = mid + 1;
+      else
+        after = mid;
+    }
+    int steps = 0, parts = 0;
+#pragma unroll 1
+    for (; i < num_groups && places[i].first <= team; i++, parts++) {
+      const MlaRun run = mla_line_run(line, places[i], groups[i], team);
+      steps += mla_run_cost(run, groups[i]);
+      slots = max(slots, mla_run_slots(run.begin, run.end - run.begin));
+    }
+    longest = max(longest, steps), turns = max(turns, parts);
+    fragments += size * parts;
+  }
+  longest = __reduce_max_sync(~0u, longest), turns = __reduce_max_sync(~0u, turns);
+  slots = __reduce_max_sync(~0u, slots);
+  const bool fits = turns <= kMlaMaxRounds && mla_warp_sum(fragments) * slots <= max_slots;
+  return {{}, fits ? longest : kMlaNoCut, line, turns, slots};
 }
 
 __device__ __forceinline__ bool mla_same_group(const MlaTile& a, const MlaTile& b) {
   return a.seq == b.seq && a.log2_steps == b.log2_steps;
 }
 
-// Finds the groups and the cut of each. Leaves the groups' fields in their first tiles.
-__device__ MlaCut mla_choose_cut(const MlaWorkspace& ws, int num_tiles, int num_ctas, int max_slots,
-                                 bool prompt, int* warp_totals) {
-  __shared__ MlaGroup groups[kMlaMaxCutTiles];
-  __shared__ MlaChoice choices[2 * kMlaMaxRounds];
-  const bool cut = !prompt && num_tiles <= min(kMlaMaxCutTiles, kMlaMaxRounds * num_ctas);
-  int num_groups = 0;
+// Gives each tile its place in its group. Leaves the group's size and last step in its first tile
+// (as group_size and line_offset), and what is old for a sequence in the sequence's first. Returns
+// the groups; `group`: that of the thread's own tile, the last of them.
+__device__ int mla_find_groups(MlaTile* tiles, int num_tiles, MlaFlags (&flags)[2], int& group) {
+  int lead_before = 0, first_before = 0, num_groups = 0;
   for (int base = 0; base < num_tiles; base += blockDim.x) {
     const int t = base + threadIdx.x;
-    const bool leads =
-        t < num_tiles && (prompt || t == 0 || !mla_same_group(ws.tiles[t - 1], ws.tiles[t]));
-    MlaGroup group = {};
-    if (leads) {
-      const MlaTile& first = ws.tiles[t];
-      group.log2_steps = first.log2_steps;
-      int last_step = 0, old_steps = first.old_steps;
-      do {
-        MlaTile& tile = ws.tiles[t + group.size];
-        group.chunks = max(group.chunks, tile.num_chunks);
-        last_step = max(last_step, tile.last_step);
-        old_steps = min(old_steps, tile.old_steps);
-        tile.group_index = group.size++;
-      } while (!prompt && t + group.size < num_tiles &&
-               mla_same_group(first, ws.tiles[t + group.size]));
-      group.whole_chunks =
-          max(1, (last_step + 1 + ((1 << group.log2_steps) - 1) / 2) >> group.log2_steps);
-      for (int u = t - 1; !prompt && u >= 0 && ws.tiles[u].seq == first.seq; u--)
-        old_steps = min(old_steps, ws.tiles[u].old_steps);
-      for (int u = t + group.size; !prompt && u < num_tiles && ws.tiles[u].seq == first.seq; u++)
-        old_steps = min(old_steps, ws.tiles[u].old_steps);
-      ws.tiles[t].group_size = group.size;
-      ws.tiles[t].group_chunks = group.chunks;
-      ws.tiles[t].cut_chunks = group.whole_chunks;
-      ws.tiles[t].old_steps = old_steps;
+    const bool live = t < num_tiles, starts = live && t == 0;
+    mla_put_flag(flags[0], starts || (live && !mla_same_group(tiles[t - 1], tiles[t])));
+    mla_put_flag(flags[1], starts || (live && tiles[t - 1].seq != tiles[t].seq));
+    __syncthreads();
+    const MlaFlagCount leads = mla_count_flags(flags[0]), firsts = mla_count_flags(flags[1]);
+    const int lead = leads.last < 0 ? lead_before : base + leads.last;
+    const int first = firsts.last < 0 ? first_before : base + firsts.last;
+    if (live) {
+      tiles[t].group_index = t - lead;
+      atomicAdd(&tiles[lead].group_size, 1);
+      atomicMax(&tiles[lead].line_offset, tiles[t].last_step);
+      atomicMin(&tiles[first].old_steps, tiles[t].old_steps);
     }
-    const int index = mla_block_scan(leads ? 1 : 0, num_groups, MlaAdd{}, warp_totals) - 1;
-    if (leads && cut) groups[index] = group;
+    group = num_groups + leads.count - 1;
+    num_groups += leads.all;
+    if (leads.last_of_all >= 0) lead_before = base + leads.last_of_all;
+    if (firsts.last_of_all >= 0) first_before = base + firsts.last_of_all;
+    __syncthreads();
   }
-  __syncthreads();
-  if (!cut) return {kMlaUncut, false};
-  const int warp = threadIdx.x / 32;
-  if (warp < 2 * kMlaMaxRounds) {
-    const MlaChoice choice =
-        mla_search_cut(groups, num_groups, warp / 2 + 1, warp % 2 == 1, num_ctas, max_slots);
-    if (threadIdx.x % 32 == 0) choices[warp] = choice;
-  }
-  __syncthreads();
-  MlaChoice best = choices[0];
-  for (int r = 1; r < 2 * kMlaMaxRounds; r++)
-    if (choices[r].cost < best.cost) best = choices[r];
-  return best.cost < 1 << 30 ? best.cut : MlaCut{kMlaUncut, false};
+  return num_groups;
 }
 
-// Whether the only tile is a single token with few keys, whose chunks clusters do.
-__device__ __forceinline__ bool mla_single_token(const MlaWorkspace& ws, int num_tiles) {
-  return num_tiles == 1 && ws.tiles[0].in_table && 1 << ws.tiles[0].log2_steps <= kMlaTurnSteps &&
-         ws.tiles[0].group_chunks <= kMlaSingleChunks;
+__device__ int mla_old_steps(const MlaTile* tiles, int t) {
+  int first = t;
+  while (first > 0 && tiles[first - 1].seq == tiles[t].seq)
+    first -= tiles[first - 1].group_index + 1;
+  return tiles[first].old_steps;
 }
 
-// One block. Packs rows into tiles and cuts tiles into fragments. `clustered`: the CTAs are.
-__global__ void __launch_bounds__(kMlaPlanThreads)
-    mla_plan_tiles(MlaAttentionParams p, MlaWorkspace ws, MlaChunkTable table, int nodes_per_tile,
-                   int num_ctas, int max_slots, bool clustered) {
-  __shared__ int warp_totals[kMlaPlanThreads / 32];
-  const int num_tiles = mla_pack_rows(p, ws, table, nodes_per_tile, warp_totals);
-  for (int t = threadIdx.x; t < num_tiles; t += blockDim.x)
-    ws.tiles[t] = mla_make_tile(p, ws, table, nodes_per_tile, t);
-  __syncthreads();
-  MlaCut cut = mla_choose_cut(ws, num_tiles, num_ctas, max_slots, p.prompt, warp_totals);
-  const bool single_token = clustered && mla_single_token(ws, num_tiles);
-  if (single_token) cut = {1, false};  // one chunk per fragment
-  int num_fragments = 0, num_slots = 0;
-  for (int base = 0; base < num_tiles; base += blockDim.x) {
-    const int t = base + threadIdx.x;
-    const bool leads = t < num_tiles && ws.tiles[t].group_index == 0;
-    int parts = 0, size = 0, slots = 0, chunks = 0, old_steps = 0;
-    if (leads) {
-      const MlaTile& tile = ws.tiles[t];
-      const MlaGroup group = {tile.group_size, tile.group_chunks, tile.log2_steps, tile.cut_chunks};
-      size = group.size;
-      old_steps = tile.old_steps;
-      chunks = mla_cut_chunks(group, cut);
-      parts = mla_parts(group, cut);
-      slots = cut.steps == kMlaUncut ? 0 : mla_part_slots(group, cut, parts);
-    }
-    const int first_fragment =
-        mla_block_scan(size * parts, num_fragments, MlaAdd{}, warp_totals) - size * parts;
-    const int first_slot = mla_block_scan(size * parts * slots, num_slots, MlaAdd{}, warp_totals) -
-                           size * parts * slots;
-    for (int i = 0; i < size; i++) {
-      MlaTile& tile = ws.tiles[t + i];
-      tile.group_size = size, tile.cut_chunks = chunks, tile.parts = parts;
-      tile.first_fragment = first_fragment, tile.first_slot = first_slot;
-      tile.fragment_slots = slots, tile.old_steps = old_steps;
-    }
-  }
-  if (threadIdx.x == 0) *ws.header = {num_tiles, num_fragments, single_token};
-  __syncthreads();
-  const int lane = threadIdx.x % 32;
-  for (int t = threadIdx.x / 32; t < num_tiles; t += blockDim.x / 32) {
-    const MlaTile tile = ws.tiles[t];
-    for (int part = lane; part < tile.parts; part += 32) {
-      const int index = part * tile.group_size + tile.group_index;
-      MlaFragment f = {};
-      f.chunk_begin = mla_part_begin(tile, part);
-      f.chunk_end = mla_part_begin(tile, part + 1);
-      f.slot = cut.steps == kMlaUncut ? -1 : tile.first_slot + index * tile.fragment_slots;
-      f.tile = tile;
-      ws.fragments[tile.first_fragment + index] = f;
-    }
-  }
+__device__ __forceinline__ MlaGroup mla_group_of(const MlaTile& first) {
+  return mla_group(first.group_size, first.line_offset, first.log2_steps);
+}
+
+// A single token with few keys, whose chunks clusters do.
+__device__ __forceinline__ bool mla_single_token(const MlaTile& tile, const MlaGroup& group) {
+  return tile.in_table && 1 << group.log2_steps <= kMlaTurnSteps &&
+         group.chunks <= kMlaSingleChunks;
 }
 
 // Resolves one step for nodes [begin, end) of a tile; returns false if they need more than 64
@@ -339,12 +412,10 @@ __device__ bool mla_resolve_pass(const MlaAttentionParams& p, const MlaTile& til
   return true;
 }
 
-// One warp per tile. Steps that need more than 64 listed keys are split by nodes.
-__global__ void mla_plan_passes(MlaAttentionParams p, MlaWorkspace ws) {
-  const int t = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
-  if (t >= ws.header->num_tiles) return;
-  const MlaTile tile = ws.tiles[t];
-  if (tile.in_table) return;
+// Steps that need more than 64 listed keys are split by nodes. One warp; returns the passes.
+__device__ int mla_resolve_tile(const MlaAttentionParams& p, const MlaWorkspace& ws,
+                                const MlaTile& tile) {
+  if (tile.in_table) return 0;
   int count = 0;
   for (int step = tile.full_steps; step <= tile.last_step; step++) {
     int group = kMlaMaxNodes;
@@ -357,10 +428,160 @@ __global__ void mla_plan_passes(MlaAttentionParams p, MlaWorkspace ws) {
       if (done) count = n;
     }
   }
-  if (threadIdx.x % 32 == 0) ws.tiles[t].num_passes = count;
-  for (int part = threadIdx.x % 32; part < tile.parts; part += 32)
-    ws.fragments[tile.first_fragment + part * tile.group_size + tile.group_index].tile.num_passes =
-        count;
+  return count;
+}
+
+// How a launch plans.
+struct MlaPlanOptions {
+  int nodes_per_tile;
+  int num_ctas;
+  int max_slots;
+  bool clustered;  // the CTAs are
+  bool lines;      // the merging kernel knows lines
+  bool passes;     // resolved here
+};
+
+// One block. Packs rows into tiles and cuts tiles into fragments.
+__global__ void __launch_bounds__(kMlaPlanThreads)
+    mla_plan_tiles(MlaAttentionParams p, MlaWorkspace ws, MlaChunkTable table,
+                   MlaPlanOptions options) {
+  constexpr int kCuts = 2 * kMlaMaxRounds, kChoices = kCuts + 2;
+  __shared__ __align__(16) MlaDraftShared shared;
+  __shared__ MlaFlags flags[2];
+  __shared__ int warp_sums[kMlaPlanThreads / 32];
+  __shared__ MlaGroup groups[kMlaMaxCutTiles];
+  __shared__ MlaLinePlace places[2][kMlaMaxCutTiles];
+  __shared__ MlaChoice choices[kChoices];
+  __shared__ int next_tile;
+  const bool few = p.num_rows <= kMlaPlanRows;
+  const MlaDraft draft = {few ? shared.tiles : ws.tiles, few ? shared.tile_of_row : ws.tile_of_row,
+                          few ? shared.kv_len : p.kv_len, few ? shared.path_len : p.path_len};
+  MlaTile* const tiles = draft.tiles;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, num_warps = blockDim.x / 32;
+  if (threadIdx.x == 0) next_tile = 0;
+  grid_dependency_wait();
+  const int num_tiles = mla_pack_rows(p, ws, shared, draft, table, options.nodes_per_tile, flags);
+  for (int t = threadIdx.x; t < num_tiles; t += blockDim.x)
+    tiles[t] = mla_make_tile(p, draft, table, options.nodes_per_tile, ws.passes_per_row, t);
+  __syncthreads();
+  int own_group = 0, num_groups = 0;
+  if (!p.prompt) num_groups = mla_find_groups(tiles, num_tiles, flags, own_group);
+
+  // No more tiles are cut than there are threads.
+  const bool cuts =
+      !p.prompt && num_tiles <= min(kMlaMaxCutTiles, kMlaMaxRounds * options.num_ctas);
+  if (cuts) {
+    if (threadIdx.x < num_tiles && tiles[threadIdx.x].group_index == 0)
+      groups[own_group] = mla_group_of(tiles[threadIdx.x]);
+    __syncthreads();
+    if (warp < kCuts) {
+      const MlaChoice choice = mla_search_cut(groups, num_groups, warp / 2 + 1, warp % 2 == 1,
+                                              options.num_ctas, options.max_slots);
+      if (lane == 0) choices[warp] = choice;
+    } else if (warp < kChoices) {
+      MlaChoice choice = {{}, kMlaNoCut, {}, 0, 0};
+      if (options.lines && num_groups > 1)
+        choice = mla_search_line(groups, num_groups, warp % 2 == 1, options.num_ctas,
+                                 options.max_slots, places[warp % 2]);
+      if (lane == 0) choices[warp] = choice;
+    }
+  }
+  if (options.passes) {
+    while (true) {
+      const int t = __shfl_sync(~0u, lane == 0 ? atomicAdd(&next_tile, 1) : 0, 0);
+      if (t >= num_tiles) break;
+      const int count = mla_resolve_tile(p, ws, tiles[t]);
+      __syncwarp();
+      if (lane == 0) tiles[t].num_passes = count;
+    }
+  }
+  __syncthreads();
+  MlaChoice best = {{kMlaUncut, false}, kMlaNoCut, {}, 0, 0};
+  int chosen = 0;
+  for (int i = 0; cuts && i < kChoices; i++)
+    if (choices[i].cost < best.cost) best = choices[i], chosen = i;
+  const bool single_token =
+      options.clustered && num_tiles == 1 && mla_single_token(tiles[0], mla_group_of(tiles[0]));
+  if (single_token) best = {{1, false}, 0, {}, 0, 0};  // one chunk per fragment
+  const bool uncut = best.cost == kMlaNoCut;
+  const MlaLine line = best.line;
+
+  int num_fragments = num_tiles;
+  for (int base = 0; base < num_tiles; base += blockDim.x) {  // once, if tiles are cut
+    const int t = base + threadIdx.x;
+    const bool live = t < num_tiles;
+    MlaTile tile = {};
+    if (live) {
+      tile = tiles[t];
+      const int lead = t - tile.group_index;
+      const MlaGroup group =
+          p.prompt ? mla_group(1, tile.last_step, tile.log2_steps) : mla_group_of(tiles[lead]);
+      if (!p.prompt) tile.old_steps = mla_old_steps(tiles, t);
+      tile.group_size = group.size;
+      tile.cut_chunks = mla_cut_chunks(group, best.cut);
+      tile.parts = 1;
+      tile.first_fragment = lead;
+      if (line.teams > 0) {
+        const MlaLinePlace* const at = places[chosen % 2] + own_group;
+        tile.parts = at->last - at->first + 1;
+        tile.fragment_slots = best.slots;
+        // Behind the parts of earlier groups that the first team has.
+        int turn = 0;
+        while (turn < own_group && at[-1 - turn].last == at->first) turn++;
+        tile.first_fragment = turn * options.num_ctas + at->first * group.size;
+        tile.line_offset = at->offset;
+      } else if (!uncut) {
+        tile.parts = mla_parts(group, best.cut);
+        tile.fragment_slots = mla_slots_of(group, best.cut, tile.parts);
+      }
+    }
+    if (!uncut) {
+      // Of all groups so far; a group's first tile counts for it. Slots are too few for 16 bits.
+      const int fragments = tile.group_size * tile.parts;
+      const int of_group = fragments * tile.fragment_slots << 16 | fragments;
+      const MlaSum sum = mla_block_sum(live && tile.group_index == 0 ? of_group : 0, warp_sums);
+      const int before = sum.value - of_group;
+      if (line.teams == 0) tile.first_fragment = before & 0xFFFF;
+      tile.first_slot = before >> 16;
+      num_fragments = sum.all & 0xFFFF;
+    }
+    if (!live) continue;
+    tiles[t] = tile;
+    if (few) ws.tiles[t] = tile;
+  }
+  if (line.teams > 0) {
+    num_fragments = best.turns * options.num_ctas;  // some are empty
+    for (int i = threadIdx.x; i < num_fragments; i += blockDim.x) ws.fragments[i] = {};
+  }
+  if (threadIdx.x == 0) *ws.header = {num_tiles, num_fragments, single_token, line};
+  __syncthreads();
+  // Two warps a tile, which has seldom more than 64 parts.
+  for (int i = warp; i < 2 * num_tiles; i += num_warps) {
+    __align__(16) MlaFragment f = {};
+    f.tile = tiles[i / 2];
+    for (int part = i % 2 * 32 + lane; part < f.tile.parts; part += 64) {
+      f.chunk_begin = mla_part_begin(f.tile, line, part);
+      f.chunk_end = mla_part_begin(f.tile, line, part + 1);
+      f.slot = uncut ? -1 : mla_part_slot(f.tile, part);
+      uint4* const to =
+          reinterpret_cast<uint4*>(ws.fragments + mla_fragment_index(f.tile, line, part));
+#pragma unroll
+      for (int k = 0; k < static_cast<int>(sizeof f / sizeof *to); k++)
+        to[k] = reinterpret_cast<const uint4*>(&f)[k];
+    }
+  }
+}
+
+// Of many rows. One warp per tile.
+__global__ void mla_plan_passes(MlaAttentionParams p, MlaWorkspace ws) {
+  const int t = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
+  if (t >= ws.header->num_tiles) return;
+  const MlaLine line = ws.header->line;
+  const MlaTile tile = ws.tiles[t];
+  const int count = mla_resolve_tile(p, ws, tile);
+  if (lane == 0) ws.tiles[t].num_passes = count;
+  for (int part = lane; part < tile.parts; part += 32)
+    ws.fragments[mla_fragment_index(tile, line, part)].tile.num_passes = count;
 }
 
 }  // namespace coppice::kernels

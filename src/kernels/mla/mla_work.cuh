@@ -20,6 +20,7 @@ struct MlaHeader {
   int32_t num_tiles;
   int32_t num_fragments;
   int32_t single_token;  // 1: fragments are those of mla_single.cuh
+  MlaLine line;          // that all groups lie on
 };
 
 // Consecutive rows of one sequence that share a chunk size. The tiles of a sequence form a group
@@ -35,12 +36,12 @@ struct MlaTile {
   int32_t kv_end;      // largest kv_len
   int32_t first_pass;
   int32_t num_passes;
-  int32_t group_chunks;  // the largest num_chunks of the group
-  int32_t cut_chunks;    // that parts share evenly; the last part has the rest too
+  int32_t line_offset;  // on a line: where the group's chunks begin
+  int32_t cut_chunks;   // that parts share evenly; the last part has the rest too
   int32_t group_size;
   int32_t group_index;     // of this tile
   int32_t parts;           // 1: one CTA does the whole tile
-  int32_t first_fragment;  // of the group; fragment of (part, tile) is part * group_size + index
+  int32_t first_fragment;  // of the group: part 0 of its first tile
   int32_t first_slot;      // of the group's partial results
   int32_t fragment_slots;  // for each fragment
   int32_t in_table;   // one token, whose keys all lie where the block table has their positions
@@ -100,6 +101,27 @@ inline MlaWorkspace mla_workspace(void* base, const MlaWorkspaceLayout& layout) 
 __device__ __forceinline__ int mla_part_begin(const MlaTile& tile, int part) {
   if (part >= tile.parts) return tile.num_chunks;
   return min(mla_part_begin(tile.cut_chunks, tile.parts, part), tile.num_chunks);
+}
+
+// The same where there may be a line.
+__device__ __forceinline__ int mla_part_begin(const MlaTile& tile, const MlaLine& line, int part) {
+  if (line.teams == 0 || part >= tile.parts) return mla_part_begin(tile, part);
+  const int team = mla_line_team(line, tile.line_offset + 1) + part;
+  return min(mla_line_begin(line, team, tile.line_offset), tile.num_chunks);
+}
+
+// Tiles of a part are neighbours, among fragments as among slots. Parts of a line are their team's,
+// in its first turn all but a group's first.
+__device__ __forceinline__ int mla_fragment_index(const MlaTile& tile, const MlaLine& line,
+                                                  int part) {
+  const int first = line.teams == 0 || part == 0
+                        ? tile.first_fragment
+                        : mla_line_team(line, tile.line_offset + 1) * tile.group_size;
+  return first + part * tile.group_size + tile.group_index;
+}
+
+__device__ __forceinline__ int mla_part_slot(const MlaTile& tile, int part) {
+  return tile.first_slot + (part * tile.group_size + tile.group_index) * tile.fragment_slots;
 }
 
 }  // namespace coppice::kernels
