@@ -36,9 +36,10 @@ void check(cudaError_t error) {
   CHECK_CUDA(error);
 }
 
-// Streams of one GPU that share a connection would wait for each other: a deadlock of ranks.
+// Streams of one GPU that share a connection would wait for each other: a deadlock of ranks. A number
+// that is set already stays.
 int num_devices() {
-  static const int connections = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+  static const int connections = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   int count = connections;
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
@@ -55,13 +56,12 @@ class PeerRanks {
       use(r);
       Rank& rank = ranks_[static_cast<std::size_t>(r)];
       check(cudaStreamCreateWithFlags(&rank.stream, cudaStreamNonBlocking));
-      rank.data = zeros(peer_data_bytes(size));
-      rank.flags = static_cast<std::uint32_t*>(zeros(kPeerFlags * 4));
-      rank.calls = static_cast<std::uint32_t*>(zeros(kPeerCounts * 4));
+      check(cudaMalloc(&rank.data, peer_data_bytes(size)));
+      check(cudaMalloc(&rank.flags, kPeerFlags * 4));
+      check(cudaMalloc(&rank.calls, kPeerCounts * 4));
       check(cudaMallocHost(reinterpret_cast<void**>(&rank.words), 8));
-      rank.words[0] = rank.words[1] = 0;
-      check(cudaDeviceSynchronize());
     }
+    clear();
     for (int r = 0; r < size; ++r) {
       Rank& rank = ranks_[static_cast<std::size_t>(r)];
       rank.group = {.calls = rank.calls,
@@ -98,11 +98,25 @@ class PeerRanks {
     PeerGroup group{};
   };
 
+  // As at first: no call was made.
+  void clear() {
+    for (int r = 0; r < size_; ++r) {
+      use(r);
+      const Rank& rank = ranks_[static_cast<std::size_t>(r)];
+      check(cudaMemset(rank.data, 0, peer_data_bytes(size_)));
+      check(cudaMemset(rank.flags, 0, kPeerFlags * 4));
+      check(cudaMemset(rank.calls, 0, kPeerCounts * 4));
+      rank.words[0] = rank.words[1] = 0;
+      check(cudaDeviceSynchronize());
+    }
+  }
+
   // Waits for all ranks.
   void meet() {
     check(cudaDeviceSynchronize());
     together_.arrive_and_wait();
   }
+  int size() const { return size_; }
   bool spread() const { return num_devices() >= size_; }
   void use(int rank) const { check(cudaSetDevice(spread() ? rank : 0)); }
   Rank& rank(int r) { return ranks_[static_cast<std::size_t>(r)]; }
@@ -124,12 +138,6 @@ class PeerRanks {
         use(r);
         if (peer != r && cudaDeviceEnablePeerAccess(peer, 0) != cudaSuccess) cudaGetLastError();
       }
-  }
-  static void* zeros(std::size_t bytes) {
-    void* data = nullptr;
-    check(cudaMalloc(&data, bytes));
-    check(cudaMemset(data, 0, bytes));
-    return data;
   }
 
   int size_;
@@ -369,14 +377,23 @@ INSTANTIATE_TEST_SUITE_P(Ranks, PeerExchangeTest, ::testing::Values(1, 2, 4, 8))
 // others would send in it. Knows what must lie in the memory of all ranks after the call.
 class RankAlone {
  public:
-  RankAlone(int size, int rank) : size_(size), rank_(rank), ranks_(size) {
+  RankAlone(PeerRanks& ranks, int rank)
+      : size_(ranks.size()),
+        rank_(rank),
+        ranks_(ranks),
+        memory_(slots() * 2 * kWatched + 4 * kPeerFlags) {
+    ranks_.clear();
     ranks_.use(rank);
-    memory_.assign(static_cast<std::size_t>(size), Memory(size));
+    expected_.assign(static_cast<std::size_t>(size_), std::vector<std::byte>(memory_));
+    check(cudaMallocHost(reinterpret_cast<void**>(&found_), memory_ * expected_.size()));
     // Odd ranks come to the end of the count.
     call_ = rank % 2 == 0 ? 0 : ~std::uint32_t{1};
     std::vector<std::uint32_t> calls(kPeerBlocks, call_);
     check(cudaMemcpy(group().calls, calls.data(), 4 * calls.size(), cudaMemcpyHostToDevice));
   }
+  RankAlone(const RankAlone&) = delete;
+  RankAlone& operator=(const RankAlone&) = delete;
+  ~RankAlone() { cudaFreeHost(found_); }
 
   const PeerGroup& group() { return ranks_.rank(rank_).group; }
   cudaStream_t stream() { return ranks_.rank(rank_).stream; }
@@ -389,35 +406,35 @@ class RankAlone {
       show(peer, rank_, values_of(parts, peer));
       show(rank_, peer, values_of(parts, rank_));
     });
-    meet(static_cast<std::int64_t>(parts[0].size() * sizeof(T)) / 16);
+    meet(parts[0].size() * sizeof(T) / 16);
   }
 
   // Each rank sums one part, and shows the sum.
   void two_shot(const std::vector<std::vector<bf16>>& parts, const std::vector<bf16>& sum) {
-    const std::size_t count = sum.size(), vectors = count / 8, ranks = parts.size();
-    const std::size_t each = (vectors + ranks - 1) / ranks * 8;
-    const auto part_of = [&](const std::vector<bf16>& values, int rank) {
+    const std::size_t count = sum.size(), vectors = count / 8;
+    const std::size_t each = (vectors + parts.size() - 1) / parts.size() * 8;
+    const auto part_of = [&](std::span<const bf16> values, int rank) {
       const std::size_t begin = std::min(static_cast<std::size_t>(rank) * each, count);
-      return std::span(values).subspan(begin, std::min(each, count - begin));
+      return values.subspan(begin, std::min(each, count - begin));
     };
     next_call();
     for_peers([&](int peer) {
-      show(peer, rank_, part_of(parts[static_cast<std::size_t>(peer)], rank_));
-      show(rank_, peer, part_of(parts[static_cast<std::size_t>(rank_)], peer));
+      show(peer, rank_, part_of(values_of(parts, peer), rank_));
+      show(rank_, peer, part_of(values_of(parts, rank_), peer));
     });
     next_call();
     for_peers([&](int peer) {
       show(peer, rank_, part_of(sum, peer));
       show(rank_, peer, part_of(sum, rank_));
     });
-    for (int meeting = 0; meeting < 2; ++meeting) meet(static_cast<std::int64_t>(each / 8));
+    for (int meeting = 0; meeting < 2; ++meeting) meet(each / 8);
   }
 
   // As one_shot, each word with the number of the call.
   void tagged(const std::vector<std::vector<bf16>>& parts) {
     next_call();
     const auto words_of = [&](int rank) {
-      const std::vector<bf16>& values = parts[static_cast<std::size_t>(rank)];
+      const std::span<const bf16> values = values_of(parts, rank);
       std::vector<std::uint64_t> words(values.size() / 2);
       for (std::size_t i = 0; i < words.size(); ++i) {
         std::memcpy(&words[i], &values[2 * i], 4);
@@ -426,31 +443,31 @@ class RankAlone {
       return words;
     };
     for_peers([&](int peer) {
-      show(peer, rank_, std::span<const std::uint64_t>(words_of(peer)), true);
-      show(rank_, peer, std::span<const std::uint64_t>(words_of(rank_)), true);
+      show<std::uint64_t>(peer, rank_, words_of(peer), true);
+      show<std::uint64_t>(rank_, peer, words_of(rank_), true);
     });
   }
 
   // After the call: every rank's memory, and the counts of this one.
-  void expect_memory(const char* what) {
-    check(cudaStreamSynchronize(stream()));
+  void expect_memory(const std::string& what) {
     for (int owner = 0; owner < size_; ++owner) {
-      const PeerRanks::Rank& rank = ranks_.rank(owner);
-      Memory there(size_);
-      for (const bool tagged : {false, true}) {
-        const std::size_t pitch = tagged ? kTaggedSlotBytes : kPeerSlotBytes;
-        std::vector<std::byte>& slots = tagged ? there.tagged : there.plain;
-        check(cudaMemcpy2D(slots.data(), kWatched, slot(owner, 0, tagged), pitch, kWatched,
-                           slots.size() / kWatched, cudaMemcpyDeviceToHost));
-      }
-      check(cudaMemcpy(there.flags.data(), rank.flags, 4 * kPeerFlags, cudaMemcpyDeviceToHost));
-      const Memory& expected = memory_[static_cast<std::size_t>(owner)];
-      EXPECT_TRUE(there.plain == expected.plain) << what << ", slots of " << owner;
-      EXPECT_TRUE(there.tagged == expected.tagged) << what << ", tagged slots of " << owner;
-      EXPECT_EQ(there.flags, expected.flags) << what << ", flags of " << owner;
+      std::byte* const found = found_ + static_cast<std::size_t>(owner) * memory_;
+      for (const bool tagged : {false, true})
+        check(cudaMemcpy2DAsync(found + watched(0, tagged), kWatched, slot(owner, 0, tagged),
+                                pitch(tagged), kWatched, slots(), cudaMemcpyDeviceToHost,
+                                stream()));
+      check(cudaMemcpyAsync(found + flag(0, 0), group().flags[owner], 4 * kPeerFlags,
+                            cudaMemcpyDeviceToHost, stream()));
     }
     std::vector<std::uint32_t> counts(kPeerCounts), expected(kPeerBlocks, call_);
-    check(cudaMemcpy(counts.data(), group().calls, 4 * kPeerCounts, cudaMemcpyDeviceToHost));
+    check(cudaMemcpyAsync(counts.data(), group().calls, 4 * kPeerCounts, cudaMemcpyDeviceToHost,
+                          stream()));
+    check(cudaStreamSynchronize(stream()));
+    for (int owner = 0; owner < size_; ++owner)
+      EXPECT_EQ(std::memcmp(found_ + static_cast<std::size_t>(owner) * memory_,
+                            expected_[static_cast<std::size_t>(owner)].data(), memory_),
+                0)
+          << what << ", memory of " << owner;
     expected.insert(expected.end(), meetings_.begin(), meetings_.end());
     expected.push_back(0);  // not broken
     EXPECT_EQ(counts, expected) << what;
@@ -458,29 +475,33 @@ class RankAlone {
   }
 
  private:
-  static constexpr std::size_t kWatched = std::size_t{64} << 10;  // of each slot
-  struct Memory {
-    explicit Memory(int size)
-        : plain(2 * static_cast<std::size_t>(size) * kWatched),
-          tagged(plain.size()),
-          flags(kPeerFlags) {}
-    std::vector<std::byte> plain, tagged;
-    std::vector<std::uint32_t> flags;
-  };
+  static constexpr std::size_t kWatched = std::size_t{32} << 10;  // of each slot, from its begin
 
   void next_call() { call_ = call_ + 1 == 0 ? 2 : call_ + 1; }
   void for_peers(const std::function<void(int peer)>& body) const {
     for (int peer = 0; peer < size_; ++peer)
       if (peer != rank_) body(peer);
   }
+  template <typename T>
+  static std::span<const T> values_of(const std::vector<std::vector<T>>& parts, int rank) {
+    return parts[static_cast<std::size_t>(rank)];
+  }
+
+  // A rank's slots of a kind, and where one from `from` lies in this call.
+  std::size_t slots() const { return 2 * static_cast<std::size_t>(size_); }
   std::size_t index_of(int from) const {
     return (call_ & 1) * static_cast<std::size_t>(size_) + static_cast<std::size_t>(from);
   }
+  static std::size_t pitch(bool tagged) { return tagged ? kTaggedSlotBytes : kPeerSlotBytes; }
   std::byte* slot(int owner, std::size_t index, bool tagged) {
-    std::byte* const data = group().data[owner];
-    return tagged ? data + 2 * static_cast<std::size_t>(size_) * kPeerSlotBytes +
-                        index * kTaggedSlotBytes
-                  : data + index * kPeerSlotBytes;
+    return group().data[owner] + (tagged ? slots() * kPeerSlotBytes : 0) + index * pitch(tagged);
+  }
+  // In what is known of a rank's memory: all slots' begins, then the flags.
+  std::size_t watched(std::size_t index, bool tagged) const {
+    return ((tagged ? slots() : 0) + index) * kWatched;
+  }
+  std::size_t flag(std::size_t block, int from) const {
+    return watched(slots(), true) + 4 * (block * kMaxPeers + static_cast<std::size_t>(from));
   }
 
   // What `from` shows `to` in this call: it must lie there after it, and what goes to this rank
@@ -488,38 +509,33 @@ class RankAlone {
   template <typename T>
   void show(int from, int to, std::span<const T> values, bool tagged = false) {
     const auto bytes = std::as_bytes(values);
-    Memory& memory = memory_[static_cast<std::size_t>(to)];
     std::copy_n(bytes.begin(), std::min(bytes.size(), kWatched),
-                (tagged ? memory.tagged : memory.plain).begin() +
-                    static_cast<std::ptrdiff_t>(index_of(from) * kWatched));
+                expected_[static_cast<std::size_t>(to)].data() + watched(index_of(from), tagged));
     if (to == rank_)
       check(cudaMemcpyAsync(slot(to, index_of(from), tagged), bytes.data(), bytes.size(),
                             cudaMemcpyHostToDevice, stream()));
   }
-  template <typename T>
-  static std::span<const T> values_of(const std::vector<std::vector<T>>& parts, int rank) {
-    return parts[static_cast<std::size_t>(rank)];
-  }
 
   // Blocks with a part of so many vectors raise flags: those of the others are up from now on.
-  void meet(std::int64_t vectors) {
-    const std::int64_t blocks = std::min((vectors + 511) / 512, std::int64_t{kPeerBlocks});
-    for (std::size_t block = 0; block < static_cast<std::size_t>(blocks); ++block) {
+  void meet(std::size_t vectors) {
+    const std::size_t blocks = std::min((vectors + 511) / 512, std::size_t{kPeerBlocks});
+    for (std::size_t block = 0; block < blocks; ++block) {
       const std::uint32_t meeting = ++meetings_[block];
       for_peers([&](int peer) {
-        const auto p = static_cast<std::size_t>(peer), r = static_cast<std::size_t>(rank_);
-        memory_[r].flags[block * kMaxPeers + p] = meeting;
-        memory_[p].flags[block * kMaxPeers + r] = meeting;
+        std::memcpy(&expected_[static_cast<std::size_t>(rank_)][flag(block, peer)], &meeting, 4);
+        std::memcpy(&expected_[static_cast<std::size_t>(peer)][flag(block, rank_)], &meeting, 4);
       });
     }
     check(cudaMemcpyAsync(group().flags[rank_],
-                          memory_[static_cast<std::size_t>(rank_)].flags.data(), 4 * kPeerFlags,
+                          &expected_[static_cast<std::size_t>(rank_)][flag(0, 0)], 4 * kPeerFlags,
                           cudaMemcpyHostToDevice, stream()));
   }
 
   int size_, rank_;
-  PeerRanks ranks_;
-  std::vector<Memory> memory_;  // of all ranks
+  PeerRanks& ranks_;
+  std::size_t memory_;                            // bytes known of a rank's
+  std::vector<std::vector<std::byte>> expected_;  // by rank
+  std::byte* found_ = nullptr;                    // the same, page-locked
   std::uint32_t call_ = 0;
   std::array<std::uint32_t, kPeerBlocks> meetings_{};
 };
@@ -539,8 +555,9 @@ class RankAloneTest : public ::testing::TestWithParam<int> {
 
 TEST_P(RankAloneTest, SumsAndShowsItsPart) {
   const int size = GetParam();
+  PeerRanks ranks(size);
   for (int r = 0; r < size; ++r) {
-    RankAlone rank(size, r);
+    RankAlone rank(ranks, r);
     int turn = 0;
     for (const std::size_t count : {8, 1000, 3 * 7168, 131072})
       for (const auto sum : {peer_sum_tagged, peer_sum_one_shot, peer_sum_two_shot}) {
@@ -558,15 +575,16 @@ TEST_P(RankAloneTest, SumsAndShowsItsPart) {
                   rank.stream()));
         const std::string what = "rank " + std::to_string(r) + ", call " + std::to_string(turn);
         EXPECT_TRUE(same(read(x, count, rank.stream()), expected)) << what;
-        rank.expect_memory(what.c_str());
+        rank.expect_memory(what);
       }
   }
 }
 
 TEST_P(RankAloneTest, NormsTheSum) {
   const int size = GetParam();
+  PeerRanks ranks(size);
   for (int r = 0; r < size; ++r) {
-    RankAlone rank(size, r);
+    RankAlone rank(ranks, r);
     for (const auto& [rows, hidden] : {std::pair{1, 384}, {70, 384}, {5, 7168}, {2, 16384}}) {
       ASSERT_TRUE(peer_norm_fits(size, rows, hidden));
       const auto count = static_cast<std::size_t>(rows * hidden);
@@ -586,15 +604,16 @@ TEST_P(RankAloneTest, NormsTheSum) {
           << what;
       EXPECT_TRUE(same(read(residual, count, rank.stream()), read(other, count, rank.stream())))
           << what;
-      rank.expect_memory(what.c_str());
+      rank.expect_memory(what);
     }
   }
 }
 
 TEST_P(RankAloneTest, GathersColumns) {
   const int size = GetParam();
+  PeerRanks ranks(size);
   for (int r = 0; r < size; ++r) {
-    RankAlone rank(size, r);
+    RankAlone rank(ranks, r);
     for (const auto& [rows, columns] : {std::pair{1, 4}, {7, 1344}, {3, 20480}}) {
       std::vector<std::vector<float>> parts;
       for (int peer = 0; peer < size; ++peer) parts.push_back(columns_of(peer, rows, columns));
@@ -607,7 +626,7 @@ TEST_P(RankAloneTest, GathersColumns) {
                         rank.stream()));
       const std::string what = "rank " + std::to_string(r) + ", rows " + std::to_string(rows);
       EXPECT_EQ(read(out, expected.size(), rank.stream()), expected) << what;
-      rank.expect_memory(what.c_str());
+      rank.expect_memory(what);
     }
   }
 }
