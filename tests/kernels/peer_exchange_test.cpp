@@ -36,8 +36,8 @@ void check(cudaError_t error) {
   CHECK_CUDA(error);
 }
 
-// Streams of one GPU that share a connection would wait for each other: a deadlock of ranks. A number
-// that is set already stays.
+// Streams of one GPU that share a connection would wait for each other: a deadlock of ranks. A
+// number that is set already stays.
 int num_devices() {
   static const int connections = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   int count = connections;
