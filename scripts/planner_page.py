@@ -47,6 +47,9 @@ TESTED = """
 | the same | | after seven constants and forms were changed with them in view (below) | 30 of 30 | 297 of 298 |
 | 2026-11-30T16:14 | b3e3624 | the same: not changed since, so these rounds test it | {before} |
 
+After the rounds of 16:14 and before the next: the plan's time follows its new kernels, measured alone; the share of a merge is 0.24 instead of 0.27, where the fit to the points marked `c` of both networks is best (0.022 relative; 0.024 at 0.20, 0.023 at 0.27), which leaves attention of 256 rows at
+1k of TP-8 6 % too fast instead of 10.
+
 Rounds of 16:14:
 
 """
@@ -63,9 +66,10 @@ Attention is the longest chain of one multiprocessor and the merges behind it:
   stored: 6100 of 2775 clocks a step in mla-h200.md, 6), three steps for the pass over a tree's own nodes, which has a fragment of its own or follows other chunks (then 4.5), 0.06 for the queries of eight rows.
   Keys come while others are multiplied; only where more streams run than memory feeds does a step wait.
 - A single token with few keys runs in clusters: 1.3 steps for all of a chunk (mla-h200.md, 7), and all keys at once, four ninths of them twice.
-- In the merging kernel one of eight warps (of sixteen, for one or two octets of rows) takes a run of chunks, one after the other, then come three (four) merges in pairs. A block that shares a multiprocessor takes 0.27 of a merge from the others. Blocks that find no room while attention
+- In the merging kernel one of eight warps (of sixteen, for one or two octets of rows) takes a run of chunks, one after the other, then come three (four) merges in pairs. A block that shares a multiprocessor takes 0.24 of a merge from the others. Blocks that find no room while attention
   runs start late, by 1.5 launches.
-- The plan takes 19.6 us, 4 more for the passes of trees, 0.3 for each tile of a sequence (27 us measured with 17 rows, 2.4 less since it divides by 32 bits).
+- The plan takes 8.6 us and 0.16 a tile for single tokens, 10.1 and 0.55 a tile for trees of up to 32 full tiles, 18 and 0.085 a tile for larger ones, 6 more where a line of several sequences is tried: within 12 % of 50 of 66 plans of 8 and 64 heads, 1 to 64 sequences of 1 to 256 rows,
+  measured alone (16:50, kernels of 14e2718; the others are 20 % shorter to 33 % longer than measured).
 
 Products that are split over blocks exchange their sums for 0.5 us where those are not pushed (attention-block-h200.md, "Pushed sums"); an INT4 weight takes 1.75 instructions on its way into a product.
 

@@ -206,7 +206,7 @@ Merges merges_of(const MlaGroup& group, std::span<const MlaRun> runs, std::int64
 // `sequences`: the different ones.
 void add_merges(const Shape& shape, int padded_heads, std::span<const Runs> sequences,
                 std::int64_t busy_sms, MlaSchedule& schedule) {
-  constexpr double kShare = 0.27;          // of a merge that a further block of a multiprocessor
+  constexpr double kShare = 0.24;          // of a merge that a further block of a multiprocessor
                                            // takes from the others
   constexpr std::int64_t kBlocksOfSm = 4;  // that find room at the same time
   const std::int64_t octets = shape.sequences * shape.rows * padded_heads / 8;

@@ -234,21 +234,28 @@ void CostBackend::mla_rope_and_write_kv(const MlaRopeAndWriteKvArgs& args) {
          .flops = 6 * as_double(args.q_pe.num_elements() + args.kv_a.num_elements())});
 }
 
-// One block searches for the cut, the tiles of a sequence in turn; then the passes of trees. As
-// measured alone (docs/results/2026-11-30-h200-kernels.md; 2.4 us less since it divides by 32 bits,
-// mla-h200.md).
+// One block searches for the cut while its other warps go over the passes of trees, which another
+// kernel takes where there are many tiles; many rows of several sequences are tried on a line as
+// well. As measured alone, 66 plans of 8 and 64 heads (docs/results/planner-h200.md).
 void CostBackend::plan_mla_attention(const PlanMlaAttentionArgs& args) {
-  constexpr double kSearch = 392, kPasses = 80, kTile = 6;  // serial steps
+  constexpr double kSingle = 172, kSingleTile = 3.2;  // serial steps
+  constexpr double kFew = 202, kFewTile = 11;
+  constexpr double kMany = 360, kManyTile = 1.7;
+  constexpr double kLine = 120;
+  const std::int64_t padded = kernels::mla_padded_heads(static_cast<int>(args.num_heads));
   const auto rows = static_cast<std::int64_t>(live_rows(args.metadata->seq_of_row.shape(0)));
   const std::int64_t batch = std::max<std::int64_t>(scenario_.batch, 1);
-  const std::int64_t nodes = std::max(
-      kernels::kMlaTileRows / kernels::mla_padded_heads(static_cast<int>(args.num_heads)), 1);
-  const std::int64_t tiles = (rows / batch + nodes - 1) / nodes;  // of a sequence
+  const std::int64_t nodes = std::max<std::int64_t>(kernels::kMlaTileRows / padded, 1);
+  const double tiles = as_double(batch * ((rows / batch + nodes - 1) / nodes));
+  const bool few = rows * padded <= kernels::kMlaFewPlanTiles * kernels::kMlaTileRows;
+  double steps = few ? kFew + kFewTile * tiles : kMany + kManyTile * tiles;
+  if (rows <= batch) steps = kSingle + kSingleTile * tiles;
+  if (batch > 1 && rows > batch && rows * padded / 8 >= kernels::kMlaManyOctets) steps += kLine;
   count({.op = "plan_mla_attention",
          .rows = args.metadata->seq_of_row.shape(0),
          .sequences = scenario_.batch,
-         .serial_steps = kSearch + (rows > batch ? kPasses : 0) + kTile * as_double(tiles),
-         .launches = 2});
+         .serial_steps = steps,
+         .launches = few ? 1 : 2});
 }
 
 // Its steps; few decided rows of few heads take one launch (kernels/mla/mla_queries.cuh). What it
