@@ -4,7 +4,7 @@
 // them to the other seven, and then multiplies 64 of the head's 512 outputs of W_UK. Further
 // clusters do the 16-output tiles of the rotated part, and the cache rows. Both weights of a block
 // lie in its shared memory before the previous kernel has finished. Every block norms all rows for
-// itself, eight at a time.
+// itself: all at once with eight heads, else eight at a time.
 #pragma once
 
 #include <cuda.h>
@@ -37,8 +37,9 @@ struct MlaQueriesShared {
   uint64_t *q_b_full, *k_absorbed_full, *nope_full;
   uint8_t* nope;  // bf16 [rows][128], kMlaQueriesNopePitch
   float* sums;    // [segment][rows][kMlaQueriesSumPitch]
-  uint8_t* x;     // bf16 [eight rows][1536], kMlaQueriesRowPitch
-  __device__ MlaQueriesShared(uint8_t* base, int rows, int segments)
+  uint8_t* x;     // bf16 [rows at once][1536], kMlaQueriesRowPitch
+  // overlays: the sums of q_b take the place of its weights.
+  __device__ MlaQueriesShared(uint8_t* base, int rows, int segments, bool overlays)
       : q_b(base),
         k_absorbed(q_b + kMlaQueriesWeightBytes),
         q_b_full(reinterpret_cast<uint64_t*>(k_absorbed + kMlaQueriesAbsorbedBytes)),
@@ -46,7 +47,11 @@ struct MlaQueriesShared {
         nope_full(q_b_full + 2),
         nope(reinterpret_cast<uint8_t*>(q_b_full) + 128),
         sums(reinterpret_cast<float*>(nope + rows * kMlaQueriesNopePitch)),
-        x(reinterpret_cast<uint8_t*>(sums + segments * rows * kMlaQueriesSumPitch)) {}
+        x(reinterpret_cast<uint8_t*>(sums + segments * rows * kMlaQueriesSumPitch)) {
+    if (!overlays) return;
+    x = reinterpret_cast<uint8_t*>(sums);
+    sums = reinterpret_cast<float*>(q_b);
+  }
 };
 
 // What a block does: a tile of a head's part without rotation, or one of the rotated part.
@@ -97,16 +102,16 @@ __device__ __forceinline__ void mla_queries_load(const MlaQueriesParams& p, MlaQ
 
 // A warp norms its row, in the order of rms_norm(): there a thread has one vector and warp w its
 // vectors 32 w to 32 w + 31.
-__device__ __forceinline__ void mla_queries_norm(const MlaQueriesParams& p,
-                                                 const MlaQueriesShared& s, const MlaQueriesRow& x,
-                                                 const float (&weight)[6][8], int warp, int lane) {
+__device__ __forceinline__ void mla_queries_norm(const MlaQueriesParams& p, const MlaQueriesRow& x,
+                                                 uint8_t* row, const float (&weight)[6][8],
+                                                 int lane) {
   float sum[6];
 #pragma unroll
   for (int w = 0; w < 6; ++w) sum[w] = warp_sum(add_squares(0, x.value[w]));
   const float even = __fadd_rn(__fadd_rn(sum[0], sum[4]), sum[2]);
   const float odd = __fadd_rn(__fadd_rn(sum[1], sum[5]), sum[3]);
   const float scale = inverse_rms(__fadd_rn(even, odd), kMlaQueriesInputs, p.eps);
-  auto* to = reinterpret_cast<__nv_bfloat16*>(s.x + warp * kMlaQueriesRowPitch) + lane * 8;
+  auto* to = reinterpret_cast<__nv_bfloat16*>(row) + lane * 8;
 #pragma unroll
   for (int w = 0; w < 6; ++w)
     store_bf16x8(to + w * 256, scale_bf16x8(x.value[w], scale, weight[w]));
@@ -134,49 +139,70 @@ __device__ inline void mla_queries_write_kv(const MlaQueriesParams& p, int row, 
   store_bf16x8(to + 256 + lane * 8, scale_bf16x8(high, scale, weight[1]));
 }
 
-// 64 inputs of 16 outputs by 8 tokens: `weights` is this lane's row of a swizzled box, `x` its row
-// of the tokens' inputs.
-__device__ __forceinline__ float4 mla_queries_multiply(float4 sum, uint32_t weights, uint32_t x,
-                                                       int lane) {
+// 64 inputs of 16 outputs by 8 tokens a group: `weights` is this lane's row of a swizzled box, `x`
+// its row of the tokens' inputs.
+template <int kGroups>
+__device__ __forceinline__ void mla_queries_multiply(float4 (&sum)[kGroups], uint32_t weights,
+                                                     const uint32_t (&x)[kGroups], uint32_t input,
+                                                     int lane) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    uint32_t b[4], a[4];
-    ldmatrix_x4(b, x + half * 64 + lane / 8 * 16);
+    uint32_t b[kGroups][4], a[4];
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) ldmatrix_x4(b[g], x[g] + input + half * 64 + lane / 8 * 16);
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       const int chunk = half * 4 + k * 2 + lane / 16;
       ldmatrix_x4(a, weights + ((chunk ^ (lane & 7)) << 4));
-      sum = mma_m16n8k16_bf16(a[0], a[1], a[2], a[3], b[2 * k], b[2 * k + 1], sum);
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g)
+        sum[g] = mma_m16n8k16_bf16(a[0], a[1], a[2], a[3], b[g][2 * k], b[g][2 * k + 1], sum[g]);
     }
   }
-  return sum;
 }
 
-// The block's 16 outputs of q_b for eight tokens: each warp a segment of the inputs.
+// The block's 16 outputs of q_b for `rows` tokens from `first` on. A warp takes a segment of the
+// inputs by one group of eight tokens or, where up to 24 rows go together, by every second group.
+template <int kSegments, bool kTogether>
 __device__ inline void mla_queries_q_b(const MlaQueriesParams& p, const MlaQueriesShared& s,
-                                       int segments, int first, int warp, int lane) {
-  if (warp >= segments) return;
-  const uint32_t weights = shared_address(s.q_b) + lane % 16 * 128;
-  const uint32_t x =
-      shared_address(s.x) + min(lane % 8, p.num_rows - 1 - first) * kMlaQueriesRowPitch;
-  const int end = (warp + 1) * kMlaQueriesSteps / segments;
-  float4 sum = make_float4(0, 0, 0, 0);
-  for (int step = warp * kMlaQueriesSteps / segments; step < end; ++step)
-    sum = mla_queries_multiply(sum, weights + step * kMlaQueriesBoxBytes, x + step * 128, lane);
-  const int token = first + lane % 4 * 2;
-  float* to = s.sums + (warp * p.num_rows + token) * kMlaQueriesSumPitch + lane / 4;
-  if (token < p.num_rows) to[0] = sum.x, to[8] = sum.z;
-  if (token + 1 < p.num_rows) to[kMlaQueriesSumPitch] = sum.y, to[kMlaQueriesSumPitch + 8] = sum.w;
+                                       int first, int rows, int warp, int lane) {
+  constexpr int kGroups = kTogether ? 2 : 1;
+  constexpr int kSteps = kMlaQueriesSteps / kSegments;
+  const int segment = warp % kSegments, group = warp / kSegments;
+  if (!kTogether && group > 0) return;
+  const uint32_t weights =
+      shared_address(s.q_b) + segment * kSteps * kMlaQueriesBoxBytes + lane % 16 * 128;
+  uint32_t x[kGroups];
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    const int row = min(8 * (group + 2 * g) + lane % 8, rows - 1);
+    x[g] = shared_address(s.x) + row * kMlaQueriesRowPitch + segment * kSteps * 128;
+  }
+  float4 sum[kGroups] = {};
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step)
+    mla_queries_multiply(sum, weights + step * kMlaQueriesBoxBytes, x, step * 128, lane);
+  if (kTogether) __syncthreads();  // all have read the weights
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    const int token = first + 8 * (group + 2 * g) + lane % 4 * 2;
+    float* to = s.sums + (segment * p.num_rows + token) * kMlaQueriesSumPitch + lane / 4;
+    if (token < p.num_rows) to[0] = sum[g].x, to[8] = sum[g].z;
+    to += kMlaQueriesSumPitch;
+    if (token + 1 < p.num_rows) to[0] = sum[g].y, to[8] = sum[g].w;
+  }
 }
 
 // Adds the segments in order, rounds; sends the pair to all blocks of the cluster, or rotates it.
+template <int kSegments>
 __device__ inline void mla_queries_finish_q_b(const MlaQueriesParams& p, const MlaQueriesBlock& b,
-                                              const MlaQueriesShared& s, int segments) {
+                                              const MlaQueriesShared& s) {
   for (int i = threadIdx.x; i < p.num_rows * 8; i += kMlaQueriesThreads) {
     const int token = i / 8, pair = i % 8;
     const float* from = s.sums + token * kMlaQueriesSumPitch + 2 * pair;
     float2 sum = *reinterpret_cast<const float2*>(from);
-    for (int segment = 1; segment < segments; ++segment) {
+#pragma unroll
+    for (int segment = 1; segment < kSegments; ++segment) {
       const float2 next =
           *reinterpret_cast<const float2*>(from + segment * p.num_rows * kMlaQueriesSumPitch);
       sum = make_float2(__fadd_rn(sum.x, next.x), __fadd_rn(sum.y, next.y));
@@ -209,12 +235,13 @@ __device__ inline void mla_queries_absorb(const MlaQueriesParams& p, const MlaQu
   for (int task = warp; task < tasks; task += kMlaQueriesWarps) {
     const int tile = task % 4, first = task / 4 * 8;
     const uint32_t weights = shared_address(s.k_absorbed) + (tile * 16 + lane % 16) * 128;
-    const uint32_t x =
-        shared_address(s.nope) + min(first + lane % 8, p.num_rows - 1) * kMlaQueriesNopePitch;
-    float4 sum = make_float4(0, 0, 0, 0);
+    const uint32_t x[1] = {shared_address(s.nope) +
+                           min(first + lane % 8, p.num_rows - 1) * kMlaQueriesNopePitch};
+    float4 sums[1] = {};
 #pragma unroll
     for (int step = 0; step < 2; ++step)
-      sum = mla_queries_multiply(sum, weights + step * 8192, x + step * 128, lane);
+      mla_queries_multiply(sums, weights + step * 8192, x, step * 128, lane);
+    const float4 sum = sums[0];
     const int token = first + lane % 4 * 2;
     __nv_bfloat16* to = static_cast<__nv_bfloat16*>(p.q_lat) +
                         (int64_t{token} * p.num_heads + b.head) * 512 + b.rank * 64 + tile * 16 +
@@ -227,12 +254,13 @@ __device__ inline void mla_queries_absorb(const MlaQueriesParams& p, const MlaQu
   }
 }
 
-// Grid: clusters of eight, one for each head, then those of the rotated part.
+// Grid: clusters of eight, one for each head, then those of the rotated part. Together: all rows in
+// one pass, where segments are half as many as warps; else eight a pass.
+template <int kSegments, bool kTogether>
 __global__ void __launch_bounds__(kMlaQueriesThreads, 2)
-    mla_queries_kernel(const MlaQueriesParams p, int segments,
-                       const __grid_constant__ MlaQueriesMaps maps) {
+    mla_queries_kernel(const MlaQueriesParams p, const __grid_constant__ MlaQueriesMaps maps) {
   extern __shared__ __align__(1024) uint8_t dynamic_shared[];
-  const MlaQueriesShared s(dynamic_shared, p.num_rows, segments);
+  const MlaQueriesShared s(dynamic_shared, p.num_rows, kSegments, kTogether);
   const MlaQueriesBlock b(p);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
@@ -252,13 +280,25 @@ __global__ void __launch_bounds__(kMlaQueriesThreads, 2)
   grid_dependency_wait();
   MlaQueriesRow x;
   mla_queries_load(p, x, warp, lane);
-  for (int first = 0; first < p.num_rows; first += kMlaQueriesWarps) {
-    if (first + warp < p.num_rows) mla_queries_norm(p, s, x, weight, warp, lane);
-    mla_queries_load(p, x, first + kMlaQueriesWarps + warp, lane);
+  if constexpr (kTogether) {
+    for (int row = warp; row < p.num_rows; row += kMlaQueriesWarps) {
+      mla_queries_norm(p, x, s.x + row * kMlaQueriesRowPitch, weight, lane);
+      mla_queries_load(p, x, row + kMlaQueriesWarps, lane);
+    }
     __syncthreads();
-    if (first == 0) mbarrier_wait(s.q_b_full, 0);
-    mla_queries_q_b(p, s, segments, first, warp, lane);
+    mbarrier_wait(s.q_b_full, 0);
+    mla_queries_q_b<kSegments, true>(p, s, 0, p.num_rows, warp, lane);
     __syncthreads();
+  } else {
+    for (int first = 0; first < p.num_rows; first += kMlaQueriesWarps) {
+      if (first + warp < p.num_rows)
+        mla_queries_norm(p, x, s.x + warp * kMlaQueriesRowPitch, weight, lane);
+      mla_queries_load(p, x, first + kMlaQueriesWarps + warp, lane);
+      __syncthreads();
+      if (first == 0) mbarrier_wait(s.q_b_full, 0);
+      mla_queries_q_b<kSegments, false>(p, s, first, p.num_rows - first, warp, lane);
+      __syncthreads();
+    }
   }
   if (b.rotated) {
     const int blocks = static_cast<int>(gridDim.x) - p.num_heads * kMlaQueriesCluster;
@@ -267,7 +307,7 @@ __global__ void __launch_bounds__(kMlaQueriesThreads, 2)
       mla_queries_write_kv(p, row, lane);
   }
   cluster_wait();  // the other blocks' barriers are there
-  mla_queries_finish_q_b(p, b, s, segments);
+  mla_queries_finish_q_b<kSegments>(p, b, s);
   if (b.rotated) return;  // for the whole cluster
   mbarrier_wait(s.k_absorbed_full, 0);
   mbarrier_wait_cluster(s.nope_full, 0);

@@ -2,13 +2,22 @@
 
 #include <algorithm>
 
+#include "kernels/gemm/skinny_gemm_config.h"
+
 namespace coppice::kernels {
 
-size_t mla_queries_shared_bytes(int num_rows, int segments) {
-  const auto rows = static_cast<size_t>(num_rows), parts = static_cast<size_t>(segments);
-  return kMlaQueriesWeightBytes + kMlaQueriesAbsorbedBytes + 128 +
-         rows * (kMlaQueriesNopePitch + parts * kMlaQueriesSumPitch * sizeof(float)) +
-         std::min<size_t>(rows, 8) * kMlaQueriesRowPitch;
+MlaQueriesCut mla_queries_cut(int num_rows, int num_heads) {
+  const int segments = skinny_gemm_segments(1, num_heads * (128 + 64), kMlaQueriesInputs);
+  const bool halves = 2 * segments * 32 == kMlaQueriesThreads;  // of the warps, a group each or two
+  return {.segments = segments, .together = halves && num_rows > kMlaQueriesPass};
+}
+
+size_t mla_queries_shared_bytes(int num_rows, const MlaQueriesCut& cut) {
+  const auto rows = static_cast<size_t>(num_rows), parts = static_cast<size_t>(cut.segments);
+  const size_t sums = cut.together ? 0 : sizeof(float) * kMlaQueriesSumPitch * rows * parts;
+  const size_t at_once = cut.together ? rows : std::min<size_t>(rows, kMlaQueriesPass);
+  return kMlaQueriesWeightBytes + kMlaQueriesAbsorbedBytes + 128 + rows * kMlaQueriesNopePitch +
+         sums + at_once * kMlaQueriesRowPitch;
 }
 
 int mla_queries_blocks(int num_heads) {

@@ -341,6 +341,7 @@ void add_attention_cases(std::vector<OpCase>& cases) {
   queries("tiny-k2", {8, 192, 128, 64, 32}, Provenance::kDecided);
   queries("K2 two heads", {2, 1536, 512, 128, 64}, Provenance::kDecided);
   queries("K2 three heads", {3, 1536, 512, 128, 64}, Provenance::kDecided);
+  queries("K2 eight heads", {8, 1536, 512, 128, 64}, Provenance::kDecided);
   queries("K2 two heads, prompt", {2, 1536, 512, 128, 64}, Provenance::kPrompt);
   const auto gqa = [&](std::string name, GqaSize size) {
     add("gqa_attention", std::move(name), 2e-5f,
