@@ -48,7 +48,8 @@ TESTED = """
 | 2026-11-30T16:14 | b3e3624 | the same: not changed since, so these rounds test it | {before} |
 
 After the rounds of 16:14 and before the next: the plan's time follows its new kernels, measured alone; the share of a merge is 0.24 instead of 0.27, where the fit to the points marked `c` of both networks is best (0.022 relative; 0.024 at 0.20, 0.023 at 0.27), which leaves attention of 256 rows at
-1k of TP-8 6 % too fast instead of 10.
+1k of TP-8 6 % too fast instead of 10. And products of 65 rows and more take taller tiles, of 12 to 64 rows more push their sums ([dense products](gemm-h200.md)), so that dense parts and `lm_head` are
+predicted faster than these rounds had them.
 
 Rounds of 16:14:
 

@@ -36,13 +36,16 @@ constexpr Shape kShapes[] = {{"q_a+kv_a", 1, 2112, 7168, false},
                              {"W_UK TP1", 64, 512, 128, false},
                              {"W_UV TP8", 8, 128, 512, false},
                              {"W_UV TP1", 64, 128, 512, false},
+                             {"dense layer's gate_up TP8", 1, 4608, 7168, false},
+                             {"dense layer's down TP8", 1, 7168, 2304, false},
                              {"lm_head TP8", 1, 20480, 7168, true},
                              {"lm_head TP1", 1, 163840, 7168, true},
                              {"tiny hidden", 1, 192, 384, false},
                              {"tiny wide", 1, 2048, 128, true},
                              {"odd", 3, 48, 576, true}};
-constexpr int kTimed = 18;
-constexpr int kTimedRows[] = {1, 8, 17, 33, 64, 128, 136, 256};
+constexpr SkinnyGemmDevice kH200 = {.num_sms = 132, .max_shared_bytes = 232448};
+constexpr int kTimed = 20;
+constexpr int kTimedRows[] = {1, 8, 17, 24, 33, 64, 96, 128, 136, 256};
 
 __global__ void reference(const __nv_bfloat16* x, const __nv_bfloat16* w, Shape s, double* out) {
   const int token = blockIdx.y;
@@ -115,7 +118,8 @@ void check(const Shape& s, bool quick) {
   if (!(error < 1e-4)) ++failures;
   std::vector<int> sweep;
   for (int m = 0; m <= 17; ++m) sweep.push_back(m);
-  for (int m : {31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1023, 1024, 1025}) {
+  for (int m : {18, 23, 24,  25,  31,  32,  33,  40,  41,   48,   49,  63,
+                64, 65, 127, 128, 129, 255, 256, 257, 1023, 1024, 1025}) {
     if (m <= kMost) sweep.push_back(m);
   }
   for (int m : sweep) {
@@ -128,7 +132,7 @@ void check(const Shape& s, bool quick) {
       std::printf("FAIL %s M=%d: %llu words differ from M=1\n", s.name, m, bits);
     }
   }
-  std::printf("check %-12s segments %d: rel. error %.2e, %zu row counts, failures %d\n", s.name,
+  std::printf("check %-25s segments %d: rel. error %.2e, %zu row counts, failures %d\n", s.name,
               skinny_gemm_segments(s.heads, s.outputs, s.inputs), error, sweep.size(), failures);
   for (void* p : std::initializer_list<void*>{b.x, b.out, weight, alone, want}) {
     CHECK_CUDA(cudaFree(p));
@@ -140,7 +144,7 @@ void time_shape(const Shape& s, double ceiling) {
   const size_t copies = std::max<size_t>(1, 400'000'000 / (weights * 2));
   auto* weight = device_array<__nv_bfloat16>(copies * weights);
   lab::fill_normal<<<1320, 256>>>(weight, copies * weights, 21ull << 40, 0.02f);
-  std::printf("%-12s", s.name);
+  std::printf("%-25s", s.name);
   for (int m : kTimedRows) {
     Buffers b = make_buffers(s, m);
     const int calls = static_cast<int>(std::clamp<size_t>(copies, 3, 100));
@@ -211,31 +215,32 @@ void sweep(const Shape& s, int m) {
                                 t, stream));
   };
   std::printf("%-12s M=%d:", s.name, m);
-  for (int columns : kSkinnyColumns) {
-    for (int warpgroups : {1, 2}) {
-      for (size_t shared : {231 * 1024 / 2 - 2048, 227 * 1024}) {
-        if (warpgroups == 2 && columns < 128) continue;
-        if ((columns < m && columns < 128) || columns > 2 * std::max(m, 8)) continue;
-        SkinnyGemmTiles t = {.columns = columns, .warpgroups = warpgroups};
-        t.chunks = (m + columns - 1) / columns;
-        t.copied_rows = std::min(m, ((m + t.chunks - 1) / t.chunks + 7) / 8 * 8);
-        t.head_tiles = (s.outputs + 64 * warpgroups - 1) / (64 * warpgroups);
-        const size_t stage = 128 * (64 * warpgroups + columns);
-        const size_t exchange = 4 * skinny_sum_pitch(64 * warpgroups) * columns;
-        if (exchange + 1024 > shared) continue;
-        const int steps = s.inputs / 64;
-        t.stages = std::min<int>((steps + segments - 1) / segments, (shared - 1024) / stage);
-        if (t.stages < 2) continue;
-        t.shared_bytes = 1024 + std::max(t.stages * stage, exchange);
-        enqueue(t, 0, nullptr);
-        const auto bits = lab::different_words(b.out, want, m * row * (s.out_is_float ? 4 : 2) / 4);
-        if (bits != 0) ++failures;
-        const float us = lab::time_graph(
-            [&](cudaStream_t stream) {
-              for (int i = 0; i < calls; ++i) enqueue(t, i, stream);
-            },
-            calls, 5);
-        std::printf(" %dx%d/%d %.1f%s", columns, warpgroups, t.stages, us, bits ? " WRONG" : "");
+  const auto measure = [&](const SkinnyGemmTiles& t, bool alone) {
+    enqueue(t, 0, nullptr);
+    const auto bits = lab::different_words(b.out, want, m * row * (s.out_is_float ? 4 : 2) / 4);
+    if (bits != 0) ++failures;
+    const float us = lab::time_graph(
+        [&](cudaStream_t stream) {
+          for (int i = 0; i < calls; ++i) enqueue(t, i, stream);
+        },
+        calls, 5);
+    std::printf(" %dx%d/%d%s%s %.2f%s", t.columns, t.outputs, t.stages,
+                t.pushed_at > 0 ? " pushed" : "", alone ? " alone" : "", us, bits ? " WRONG" : "");
+  };
+  int narrow = 0;
+  for (const int columns : kSkinnyColumns) {
+    if (columns < 128 && (columns < m || ++narrow > 2)) continue;
+    if (columns >= 128 && columns > 2 * std::max(m, 32)) continue;
+    for (const int outputs : {64, 72, 80, 96, 112, 128, 136, 144, 160}) {
+      for (const bool alone : {false, true}) {
+        for (const bool pushes : {false, true}) {
+          if (outputs > 128 && columns > 128) continue;
+          if (outputs > s.outputs || (pushes && (segments == 1 || columns > kSkinnyMostPushed)))
+            continue;
+          const SkinnyGemmTiles t = skinny_gemm_tiles_of({columns, outputs, alone, pushes}, m,
+                                                         s.heads, s.outputs, s.inputs, kH200);
+          if (t.stages > 0) measure(t, alone);
+        }
       }
     }
   }
@@ -312,9 +317,8 @@ int main(int argc, char** argv) {
     lab::fill_words<<<1320, 256>>>(reinterpret_cast<uint32_t*>(data), 1ull << 30, 5);
     const double ceiling = lab::read_ceiling(data, 4ull << 30);
     std::printf(
-        "read ceiling %.3f TB/s; us and multiple of the reachable floor at M = 1 8 17 33 64 128 "
-        "136 "
-        "256\n",
+        "read ceiling %.3f TB/s; us and multiple of the reachable floor at M = 1 8 17 24 33 64 96 "
+        "128 136 256\n",
         ceiling);
     for (int i = 0; i < kTimed; ++i) time_shape(kShapes[i], ceiling);
   } else if (argc > 1 && std::string(argv[1]) == "stress") {
@@ -326,7 +330,7 @@ int main(int argc, char** argv) {
     }
     std::printf("\n");
   } else if (argc > 1 && std::string(argv[1]) == "sweep") {
-    for (int m : {136, 192, 256}) {
+    for (int m : {1, 8, 17, 33, 64, 128, 136, 256}) {
       for (const Shape& s : kShapes) {
         if (s.outputs < 100'000 && s.heads * s.outputs > 192) sweep(s, m);
       }

@@ -328,8 +328,8 @@ ProductTime product_time(std::int64_t rows, std::int64_t num_heads, std::int64_t
   const auto waves = static_cast<double>(divide_up(blocks, resident * device.num_sms));
   const auto together = static_cast<double>(std::min(resident, divide_up(blocks, device.num_sms)));
   const auto steps = static_cast<double>(divide_up(inputs / kernels::kSkinnyStepInputs, segments));
-  const double outputs_of_tile = 64.0 * tiles.warpgroups;
-  const double flops = 2 * outputs_of_tile * tiles.columns * kernels::kSkinnyStepInputs;
+  const double outputs_of_tile = tiles.outputs;
+  const double flops = 2 * 64.0 * tiles.warpgroups * tiles.columns * kernels::kSkinnyStepInputs;
   const double bytes = 2 * kernels::kSkinnyStepInputs * (outputs_of_tile + tiles.columns);
   const double reached = kSustained * device.bf16_reached;
   const double math_us = flops * static_cast<double>(device.num_sms) / reached * 1e-6;

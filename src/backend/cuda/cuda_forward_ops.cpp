@@ -66,9 +66,11 @@ void CudaBackend::add_rms_norm(const AddRmsNormArgs& args) {
 
 bool CudaBackend::fits_tensor_cores(const Tensor& x, const Tensor& out, std::int64_t outputs,
                                     std::int64_t inputs) const {
+  const auto aligned = [](const Tensor& t) {
+    return reinterpret_cast<std::uintptr_t>(t.raw()) % 16 == 0;
+  };
   return device_.compute_capability == 90 && outputs % 16 == 0 && inputs % 64 == 0 &&
-         x.row_stride() % 8 == 0 && out.row_stride() % 2 == 0 &&
-         reinterpret_cast<std::uintptr_t>(x.raw()) % 16 == 0;
+         x.row_stride() % 8 == 0 && out.row_stride() % 4 == 0 && aligned(x) && aligned(out);
 }
 
 void CudaBackend::product(const Tensor& x, const LinearWeight& weight, const Tensor& out,

@@ -17,8 +17,9 @@ namespace coppice::kernels {
 template <int kColumns>
 __device__ __forceinline__ void wgmma_m64_ss(float (&d)[kColumns / 2], uint64_t a_desc,
                                              uint64_t b_desc, int accumulate) {
-  static_assert(kColumns == 8 || kColumns == 16 || kColumns == 32 || kColumns == 64 ||
-                kColumns == 128 || kColumns == 160 || kColumns == 192 || kColumns == 256);
+  static_assert(kColumns == 8 || kColumns == 16 || kColumns == 24 || kColumns == 32 ||
+                kColumns == 48 || kColumns == 64 || kColumns == 128 || kColumns == 160 ||
+                kColumns == 192 || kColumns == 256);
   if constexpr (kColumns == 8) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n"
@@ -35,6 +36,14 @@ __device__ __forceinline__ void wgmma_m64_ss(float (&d)[kColumns / 2], uint64_t 
         "%8, %9, p, 1, 1, 0, 0;\n}\n"
         : COPPICE_D8(d, 0)
         : "l"(a_desc), "l"(b_desc), "r"(accumulate));
+  } else if constexpr (kColumns == 24) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %14, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n24k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11}, "
+        "%12, %13, p, 1, 1, 0, 0;\n}\n"
+        : COPPICE_D8(d, 0), COPPICE_D4(d, 8)
+        : "l"(a_desc), "l"(b_desc), "r"(accumulate));
   } else if constexpr (kColumns == 32) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
@@ -42,6 +51,15 @@ __device__ __forceinline__ void wgmma_m64_ss(float (&d)[kColumns / 2], uint64_t 
         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
         "%16, %17, p, 1, 1, 0, 0;\n}\n"
         : COPPICE_D16(d, 0)
+        : "l"(a_desc), "l"(b_desc), "r"(accumulate));
+  } else if constexpr (kColumns == 48) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %26, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23}, "
+        "%24, %25, p, 1, 1, 0, 0;\n}\n"
+        : COPPICE_D16(d, 0), COPPICE_D8(d, 16)
         : "l"(a_desc), "l"(b_desc), "r"(accumulate));
   } else if constexpr (kColumns == 64) {
     asm volatile(

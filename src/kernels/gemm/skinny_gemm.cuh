@@ -1,11 +1,11 @@
 // Device side of skinny_gemm.h.
 //
-// A block multiplies one tile of 64 outputs by up to 256 tokens over one segment of the inputs:
-// four warps issue warpgroup products, one warp streams weights and one inputs into a ring of
-// stages of 64 inputs. Weights start to flow before the previous kernel has finished. The blocks of
-// the segments of a tile form a cluster and add their sums through each other's shared memory: few
-// tokens' sums are pushed to the blocks that add them up, one trip instead of two barriers and a
-// read.
+// A block multiplies one tile of 64 to 192 outputs by up to 256 tokens over one segment of the
+// inputs: four warps for each 64 outputs issue warpgroup products, one warp streams weights and one
+// inputs into a ring of stages of 64 inputs. Weights start to flow before the previous kernel has
+// finished. The blocks of the segments of a tile form a cluster and add their sums through each
+// other's shared memory: few tokens' sums are pushed to the blocks that add them up, one trip
+// instead of two barriers and a read.
 #pragma once
 
 #include <cuda.h>
@@ -37,22 +37,27 @@ struct SkinnyGemmKernelParams {
   SkinnyProduct product[2];
   int second_tile;
   int num_tokens, inputs;
-  int segments, head_tiles, copied_rows, stages;  // skinny_gemm_config.h
-  int pushed_at;                                  // bytes behind the first stage; 0: not pushed
+  // skinny_gemm_config.h
+  int segments, tile_outputs, head_tiles, copied_rows, stages;
+  int pushed_at;  // bytes behind the first stage; 0: not pushed
 
   __device__ bool is_second() const { return static_cast<int>(blockIdx.z) >= second_tile; }
+  __device__ int weight_bytes() const {
+    return tile_outputs * 2 * kSkinnyStepInputs;
+  }  // of a stage
 };
 
 // Sizes that follow from the tile.
 template <int kColumns, int kWarpgroups>
 struct SkinnyTile {
-  static constexpr int kOutputs = 64 * kWarpgroups;
+  static constexpr int kOutputs = 64 * kWarpgroups;  // and less, tile_outputs, that are kept
   static constexpr int kMathThreads = 128 * kWarpgroups;
   static constexpr int kThreads = kMathThreads + 64;
   static constexpr int kRowBytes = 2 * kSkinnyStepInputs;
-  static constexpr int kWeightBytes = kOutputs * kRowBytes;
-  static constexpr int kStageBytes = kWeightBytes + kColumns * kRowBytes;
+  static constexpr int kInputBytes = kColumns * kRowBytes;  // of a stage, behind its weights
   static constexpr int kPitch = skinny_sum_pitch(kOutputs);
+  // Few tokens' products take little time each: there the whole layer's code shall stay in caches.
+  static constexpr int kUnrolled = kColumns <= 16 ? 1 : 4;
   static constexpr int kBlocksPerSm = kColumns <= 192 && kWarpgroups == 1 ? 2 : 1;
 };
 
@@ -95,16 +100,17 @@ __device__ inline void skinny_produce_weights(const SkinnyGemmKernelParams& p,
   const bool second = p.is_second();
   const int tile = static_cast<int>(blockIdx.z) - (second ? p.second_tile : 0);
   const int row =
-      second ? tile * Tile::kOutputs
-             : tile / p.head_tiles * p.product[0].outputs + tile % p.head_tiles * Tile::kOutputs;
+      second ? tile * p.tile_outputs
+             : tile / p.head_tiles * p.product[0].outputs + tile % p.head_tiles * p.tile_outputs;
   const uint64_t policy = evict_first_policy();
   RingIndex at;
+#pragma unroll(Tile::kUnrolled)
   for (int step = steps.begin; step < steps.end; ++step) {
     mbarrier_wait(&s.empty[at.index], at.parity ^ 1);
-    mbarrier_arrive_expect(&s.full[at.index], Tile::kWeightBytes);
-    tensor_copy_to_shared(shared_address(s.stages + at.index * Tile::kStageBytes),
-                          &maps.weight[second], step * kSkinnyStepInputs, row, &s.full[at.index],
-                          policy);
+    mbarrier_arrive_expect(&s.full[at.index], p.weight_bytes());
+    tensor_copy_to_shared(
+        shared_address(s.stages + at.index * (p.weight_bytes() + Tile::kInputBytes)),
+        &maps.weight[second], step * kSkinnyStepInputs, row, &s.full[at.index], policy);
     at.advance(p.stages);
   }
 }
@@ -119,17 +125,20 @@ __device__ inline void skinny_produce_inputs(const SkinnyGemmKernelParams& p,
   const int first_input =
       p.is_second() ? 0 : static_cast<int>(blockIdx.z) / p.head_tiles * p.inputs;
   RingIndex at;
+#pragma unroll(Tile::kUnrolled)
   for (int step = steps.begin; step < steps.end; ++step) {
     mbarrier_wait(&s.empty[at.index], at.parity ^ 1);
     mbarrier_arrive_expect(&s.full[at.index], p.copied_rows * Tile::kRowBytes);
-    tensor_copy_to_shared(
-        shared_address(s.stages + at.index * Tile::kStageBytes + Tile::kWeightBytes), &maps.x,
-        first_input + step * kSkinnyStepInputs, first_token, &s.full[at.index]);
+    tensor_copy_to_shared(shared_address(s.stages + p.weight_bytes() +
+                                         at.index * (p.weight_bytes() + Tile::kInputBytes)),
+                          &maps.x, first_input + step * kSkinnyStepInputs, first_token,
+                          &s.full[at.index]);
     at.advance(p.stages);
   }
 }
 
-// The math warps: sums of this block's segment.
+// The math warps: sums of this block's segment. Rows beyond the tile's last output, whatever lies
+// behind them, are dropped.
 template <class Tile, int kColumns>
 __device__ inline void skinny_multiply(const SkinnyGemmKernelParams& p, const SkinnyShared& s,
                                        float (&sum)[kColumns / 2]) {
@@ -138,10 +147,12 @@ __device__ inline void skinny_multiply(const SkinnyGemmKernelParams& p, const Sk
   const uint32_t own = __shfl_sync(~0u, threadIdx.x / 128, 0) * 64 * Tile::kRowBytes;
   RingIndex at;
   int previous = -1;
+#pragma unroll(Tile::kUnrolled)
   for (int step = steps.begin; step < steps.end; ++step) {
-    const uint32_t stage = shared_address(s.stages + at.index * Tile::kStageBytes);
+    const uint32_t stage =
+        shared_address(s.stages + at.index * (p.weight_bytes() + Tile::kInputBytes));
     const WgmmaOperand w = wgmma_k_major(stage + own);
-    const WgmmaOperand x = wgmma_k_major(stage + Tile::kWeightBytes);
+    const WgmmaOperand x = wgmma_k_major(stage + p.weight_bytes());
     mbarrier_wait(&s.full[at.index], at.parity);
     wgmma_fence();
 #pragma unroll
@@ -174,13 +185,12 @@ __device__ inline void skinny_store_sums(const SkinnyShared& s, const float (&su
 
 __device__ inline void skinny_write(const SkinnyProduct& p, int64_t to, float4 v) {
   if (p.out_is_float) {
-    float2* out = reinterpret_cast<float2*>(static_cast<float*>(p.out) + to);
-    out[0] = make_float2(v.x, v.y);
-    out[1] = make_float2(v.z, v.w);
+    *reinterpret_cast<float4*>(static_cast<float*>(p.out) + to) = v;
   } else {
-    auto* out = reinterpret_cast<__nv_bfloat162*>(static_cast<__nv_bfloat16*>(p.out) + to);
-    out[0] = __floats2bfloat162_rn(v.x, v.y);
-    out[1] = __floats2bfloat162_rn(v.z, v.w);
+    const __nv_bfloat162 low = __floats2bfloat162_rn(v.x, v.y),
+                         high = __floats2bfloat162_rn(v.z, v.w);
+    *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(p.out) + to) =
+        make_uint2(reinterpret_cast<const uint32_t&>(low), reinterpret_cast<const uint32_t&>(high));
   }
 }
 
@@ -191,15 +201,14 @@ struct SkinnyTarget {
   int64_t column;
 };
 
-template <class Tile>
 __device__ inline SkinnyTarget skinny_target(const SkinnyGemmKernelParams& p) {
   const bool second = p.is_second();
   const SkinnyProduct product = p.product[second];
   const int tile = static_cast<int>(blockIdx.z) - (second ? p.second_tile : 0);
   const int head = second ? 0 : tile / p.head_tiles;
-  const int output = (tile - head * p.head_tiles) * Tile::kOutputs;
+  const int output = (tile - head * p.head_tiles) * p.tile_outputs;
   return {.product = product,
-          .quads = min(product.outputs - output, Tile::kOutputs) / 4,
+          .quads = min(product.outputs - output, p.tile_outputs) / 4,
           .column = int64_t{head} * product.outputs + output};
 }
 
@@ -217,12 +226,36 @@ __device__ inline float4 skinny_add(const float4 (&part)[kSkinnyMaxSegments], in
   return total;
 }
 
+// Writes the tile of a block that has all inputs: several quads a thread on their way at a time.
+template <class Tile>
+__device__ inline void skinny_write_alone(const SkinnyGemmKernelParams& p, const SkinnyShared& s,
+                                          int first_token, int count) {
+  constexpr int kQuads = Tile::kOutputs / 4, kAtOnce = 4;
+  const auto [product, quads, column] = skinny_target(p);
+  const int items = count * kQuads;
+  for (int first = threadIdx.x; first < items; first += kAtOnce * Tile::kThreads) {
+    float4 sum[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int i = min(first + j * Tile::kThreads, items - 1);
+      sum[j] =
+          *reinterpret_cast<const float4*>(s.sums + i / kQuads * Tile::kPitch + i % kQuads * 4);
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int i = first + j * Tile::kThreads, token = i / kQuads, quad = i % kQuads;
+      if (i >= items || quad >= quads) continue;
+      skinny_write(product, (first_token + token) * product.out_stride + column + quad * 4, sum[j]);
+    }
+  }
+}
+
 // Adds the sums of all segments and writes this block's share of the tile.
 template <class Tile>
 __device__ inline void skinny_write_outputs(const SkinnyGemmKernelParams& p, const SkinnyShared& s,
                                             int first_token, int count) {
   constexpr int kQuads = Tile::kOutputs / 4;
-  const auto [product, quads, column] = skinny_target<Tile>(p);
+  const auto [product, quads, column] = skinny_target(p);
   for (int i = blockIdx.x * Tile::kThreads + threadIdx.x; i < count * kQuads;
        i += p.segments * Tile::kThreads) {
     const int token = i / kQuads, quad = i % kQuads;
@@ -239,10 +272,10 @@ __device__ inline void skinny_write_outputs(const SkinnyGemmKernelParams& p, con
 }
 
 // Pushed sums: block r of the cluster adds up the tokens r, r + segments, ... Its shared memory
-// holds them as [segment][own tokens, up to kept][64 outputs].
+// holds them as [segment][own tokens, up to kept][kOutputs], those of the warps that have outputs.
 struct SkinnyPush {
   float* sums;
-  int log2_segments, kept, own;
+  int log2_segments, kept, own, warps;
 };
 
 __device__ inline SkinnyPush skinny_push(const SkinnyGemmKernelParams& p, const SkinnyShared& s,
@@ -251,7 +284,8 @@ __device__ inline SkinnyPush skinny_push(const SkinnyGemmKernelParams& p, const 
   return {.sums = reinterpret_cast<float*>(s.stages + p.pushed_at),
           .log2_segments = log2_segments,
           .kept = (count + more) >> log2_segments,
-          .own = (count - static_cast<int>(blockIdx.x) + more) >> log2_segments};
+          .own = (count - static_cast<int>(blockIdx.x) + more) >> log2_segments,
+          .warps = (p.tile_outputs + 15) / 16};
 }
 
 // Sends a block's sums to the blocks that add them up.
@@ -259,6 +293,7 @@ template <class Tile, int kColumns>
 __device__ inline void skinny_push_sums(const SkinnyPush& push, const SkinnyShared& s,
                                         const float (&sum)[kColumns / 2], int count) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (warp >= push.warps) return;
   const uint32_t to = shared_address(
       push.sums + static_cast<int>(blockIdx.x) * push.kept * Tile::kOutputs + warp * 16 + lane / 4);
   const uint32_t barrier = shared_address(s.pushed);
@@ -283,7 +318,7 @@ template <class Tile>
 __device__ inline void skinny_write_pushed(const SkinnyGemmKernelParams& p, const SkinnyPush& push,
                                            const SkinnyShared& s, int first_token) {
   constexpr int kQuads = Tile::kOutputs / 4;
-  const auto [product, quads, column] = skinny_target<Tile>(p);
+  const auto [product, quads, column] = skinny_target(p);
   const int items = push.own * kQuads;
   if (static_cast<int>(threadIdx.x) >= items) return;
   mbarrier_wait_cluster(s.pushed, 0);
@@ -322,7 +357,7 @@ __global__ void __launch_bounds__(SkinnyTile<kColumns, kWarpgroups>::kThreads,
     }
     mbarrier_init(s.pushed, 1);
     mbarrier_init_fence();
-    if (pushes) mbarrier_arrive_expect(s.pushed, push.own * p.segments * Tile::kOutputs * 4);
+    if (pushes) mbarrier_arrive_expect(s.pushed, push.own * p.segments * push.warps * 16 * 4);
   }
   __syncthreads();
   if (pushes) cluster_arrive();
@@ -353,9 +388,14 @@ __global__ void __launch_bounds__(SkinnyTile<kColumns, kWarpgroups>::kThreads,
     cluster_wait();
     return;
   }
-  cluster_sync();
-  skinny_write_outputs<Tile>(p, s, first_token, count);
-  if (p.segments > 1) cluster_sync();  // no block leaves while others read its sums
+  if (p.segments == 1) {
+    __syncthreads();
+    skinny_write_alone<Tile>(p, s, first_token, count);
+  } else {
+    cluster_sync();
+    skinny_write_outputs<Tile>(p, s, first_token, count);
+    cluster_sync();  // no block leaves while others read its sums
+  }
 }
 
 }  // namespace coppice::kernels

@@ -15,13 +15,13 @@ namespace coppice::kernels {
 struct SkinnyGemmParams {
   const void* x = nullptr;       // bf16 [num_tokens, num_heads, inputs], 16-byte aligned
   const void* weight = nullptr;  // bf16 [num_heads, outputs, inputs], dense, 16-byte aligned
-  void* out = nullptr;           // bf16 or fp32 [num_tokens, num_heads, outputs]
+  void* out = nullptr;           // bf16 or fp32 [num_tokens, num_heads, outputs], 16-byte aligned
   int num_tokens = 0;            // 0 and more
   int num_heads = 1;             // each has its own inputs and weight
   int outputs = 0;               // a multiple of 16
   int inputs = 0;                // a multiple of 64
   int64_t x_stride = 0;          // elements between tokens, a multiple of 8
-  int64_t out_stride = 0;        // elements between tokens, even
+  int64_t out_stride = 0;        // elements between tokens, a multiple of 4
   bool out_is_float = false;
 };
 

@@ -10,31 +10,43 @@ namespace {
 
 using SkinnyKernel = void (*)(SkinnyGemmKernelParams, SkinnyGemmMaps);
 
+template <int kColumns>
+SkinnyKernel pick_kernel(int warpgroups) {
+  if constexpr (kColumns <= 128) {
+    if (warpgroups == 3) return skinny_gemm_kernel<kColumns, 3>;
+  }
+  return warpgroups == 2 ? skinny_gemm_kernel<kColumns, 2> : skinny_gemm_kernel<kColumns, 1>;
+}
+
 SkinnyKernel pick_kernel(const SkinnyGemmTiles& tiles) {
   switch (tiles.columns) {
     case 8:
-      return skinny_gemm_kernel<8, 1>;
+      return pick_kernel<8>(tiles.warpgroups);
     case 16:
-      return skinny_gemm_kernel<16, 1>;
+      return pick_kernel<16>(tiles.warpgroups);
+    case 24:
+      return pick_kernel<24>(tiles.warpgroups);
     case 32:
-      return skinny_gemm_kernel<32, 1>;
+      return pick_kernel<32>(tiles.warpgroups);
+    case 48:
+      return pick_kernel<48>(tiles.warpgroups);
     case 64:
-      return skinny_gemm_kernel<64, 1>;
+      return pick_kernel<64>(tiles.warpgroups);
     case 128:
-      return tiles.warpgroups == 1 ? skinny_gemm_kernel<128, 1> : skinny_gemm_kernel<128, 2>;
+      return pick_kernel<128>(tiles.warpgroups);
     case 160:
-      return tiles.warpgroups == 1 ? skinny_gemm_kernel<160, 1> : skinny_gemm_kernel<160, 2>;
+      return pick_kernel<160>(tiles.warpgroups);
     case 192:
-      return tiles.warpgroups == 1 ? skinny_gemm_kernel<192, 1> : skinny_gemm_kernel<192, 2>;
+      return pick_kernel<192>(tiles.warpgroups);
     default:
-      return tiles.warpgroups == 1 ? skinny_gemm_kernel<256, 1> : skinny_gemm_kernel<256, 2>;
+      return pick_kernel<256>(tiles.warpgroups);
   }
 }
 
 bool valid(const SkinnyGemmParams& p) {
   return p.num_tokens >= 0 && p.num_heads > 0 && p.outputs > 0 && p.outputs % 16 == 0 &&
          p.inputs > 0 && p.inputs % kSkinnyStepInputs == 0 && p.x_stride % 8 == 0 &&
-         p.out_stride % 2 == 0;
+         p.out_stride % 4 == 0 && reinterpret_cast<uintptr_t>(p.out) % 16 == 0;
 }
 
 SkinnyProduct product_of(const SkinnyGemmParams& p) {
@@ -46,20 +58,20 @@ SkinnyProduct product_of(const SkinnyGemmParams& p) {
 
 cudaError_t weight_map(CUtensorMap* map, const SkinnyGemmParams& p, const SkinnyGemmTiles& tiles) {
   return encode_matrix_map(map, p.weight, int64_t{p.num_heads} * p.outputs, p.inputs, p.inputs,
-                           64 * tiles.warpgroups, kSkinnyStepInputs);
+                           tiles.outputs, kSkinnyStepInputs);
 }
 
 // `second`: null, or a product of the same inputs with one head.
 cudaError_t launch(const SkinnyGemmParams& params, const SkinnyGemmParams* second,
                    const SkinnyGemmTiles& tiles, cudaStream_t stream) {
-  const int tile_outputs = 64 * tiles.warpgroups;
-  const int head_tiles = (params.outputs + tile_outputs - 1) / tile_outputs;
+  const int head_tiles = (params.outputs + tiles.outputs - 1) / tiles.outputs;
   SkinnyGemmKernelParams p = {
       .product = {product_of(params)},
       .second_tile = params.num_heads * head_tiles,
       .num_tokens = params.num_tokens,
       .inputs = params.inputs,
       .segments = skinny_gemm_segments(params.num_heads, params.outputs, params.inputs),
+      .tile_outputs = tiles.outputs,
       .head_tiles = head_tiles,
       .copied_rows = tiles.copied_rows,
       .stages = tiles.stages,
@@ -70,7 +82,7 @@ cudaError_t launch(const SkinnyGemmParams& params, const SkinnyGemmParams* secon
   int num_tiles = p.second_tile;
   if (second) {
     p.product[1] = product_of(*second);
-    num_tiles += (second->outputs + tile_outputs - 1) / tile_outputs;
+    num_tiles += (second->outputs + tiles.outputs - 1) / tiles.outputs;
     error = weight_map(&maps.weight[1], *second, tiles);
     if (error != cudaSuccess) return error;
   }
