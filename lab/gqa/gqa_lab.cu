@@ -212,6 +212,7 @@ void upload(Device& d, const World& w, const std::vector<Row>& rows,
   p.path = keep(device(path)), p.block_tables = keep(device(tables));
   p.positions = keep(device(pos));
   p.max_path = max_path, p.max_blocks = max_blocks, p.max_kv_len = w.max_len;
+  p.num_seqs = all_tables.size();
   p.sliding_window = w.s.window, p.causal = w.s.causal, p.num_rows = n;
   p.num_heads = w.s.heads, p.num_kv_heads = w.s.kv_heads, p.head_dim = w.s.dim;
   p.softmax_scale = 1 / std::sqrt(float(w.s.dim));
@@ -368,16 +369,24 @@ int main() {
         }
   printf("bits: %zu rows compared with plain decoding and alone, %zu differ; %d checks wrong\n",
          rows_seen, rows_bad, wrong);
-  printf("%-16s %3s %7s %3s | %9s %9s %8s\n", "heads", "B", "L", "T", "us", "floor us", "x floor");
-  struct {
+  printf("%-16s %3s %7s %3s %5s | %9s %9s %8s\n", "heads", "B", "L", "T", "", "us", "floor us",
+         "x floor");
+  struct Case {
     int heads, kv, dim, batch, context, nodes;
-  } cases[] = {{32, 8, 128, 1, 1024, 1},  {32, 8, 128, 1, 8192, 1},  {32, 8, 128, 1, 8192, 17},
-               {32, 8, 128, 1, 32768, 1}, {32, 8, 128, 8, 8192, 1},  {32, 8, 128, 8, 8192, 17},
-               {32, 8, 128, 64, 2048, 1}, {16, 8, 128, 1, 4096, 17}, {9, 3, 64, 1, 1024, 1},
-               {9, 3, 64, 1, 1024, 17},   {32, 8, 128, 1, 8192, 65}};
+    bool block = false;
+  };
+  std::vector<Case> cases = {
+      {32, 8, 128, 1, 1024, 1},  {32, 8, 128, 1, 8192, 1},  {32, 8, 128, 1, 8192, 17},
+      {32, 8, 128, 1, 32768, 1}, {32, 8, 128, 8, 8192, 1},  {32, 8, 128, 8, 8192, 17},
+      {32, 8, 128, 64, 2048, 1}, {16, 8, 128, 1, 4096, 17}, {9, 3, 64, 1, 1024, 1},
+      {9, 3, 64, 1, 1024, 17},   {32, 8, 128, 1, 8192, 65}};
+  // Blocks of a drafter of Kimi K2.6 on one of eight ranks.
+  for (int batch : {1, 8})
+    for (int context : {1024, 4096, 8192, 32768})
+      for (int rows : {8, 16}) cases.push_back({8, 1, 128, batch, context, rows, true});
   for (auto& c : cases) {
     World w;
-    make(w, {c.heads, c.kv, c.dim}, std::vector<int>(c.batch, c.context), c.nodes, false);
+    make(w, {c.heads, c.kv, c.dim}, std::vector<int>(c.batch, c.context), c.nodes, c.block);
     Device d;
     upload(d, w, w.rows, w.tables);
     const size_t n = size_t(w.num_blocks) * 64 * c.kv * c.dim;
@@ -389,8 +398,9 @@ int main() {
     }
     const double us = time_us(d, ks, vs);
     const double bytes = double(c.batch) * (c.context + c.nodes) * c.kv * c.dim * 4;
-    printf("%4d/%d x %-8d %3d %7d %3d | %9.1f %9.1f %8.2f\n", c.heads, c.kv, c.dim, c.batch,
-           c.context, c.nodes, us, bytes / 4.61e6, us / (bytes / 4.61e6));
+    printf("%4d/%d x %-8d %3d %7d %3d %5s | %9.1f %9.1f %8.2f\n", c.heads, c.kv, c.dim, c.batch,
+           c.context, c.nodes, c.block ? "block" : "tree", us, bytes / 4.61e6,
+           us / (bytes / 4.61e6));
     for (auto* x : ks) cudaFree(x);
     for (auto* x : vs) cudaFree(x);
   }

@@ -2,6 +2,8 @@
 // positions and shapes alone, and everything must fit the space set aside for it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
 #include <vector>
 
 #include "kernels/gqa/gqa_attention_config.h"
@@ -90,15 +92,41 @@ TEST(GqaConfig, GroupsPadToPowersOfTwo) {
   EXPECT_EQ(gqa_padded_group(16, 1), 16);
 }
 
-TEST(GqaConfig, SplitsNeverExceedTheChunksNorTheWorkspace) {
-  for (int rows : {1, 2, 17, 65, 1024})
-    for (int kv_heads : {1, 3, 8})
-      for (int length : {1, 511, 512, 513, 8192, 40960}) {
-        const int splits = gqa_splits(rows, kv_heads, length);
-        EXPECT_GE(splits, 1);
-        EXPECT_LE(splits, gqa_max_chunks(length));
-        EXPECT_TRUE(splits == 1 || rows * kv_heads <= kGqaSplitPairs);
-      }
+TEST(GqaConfig, LaunchesFitTheGpuAndTheWorkspace) {
+  constexpr size_t kMostShared = 232448;
+  for (int rows : {1, 2, 8, 17, 65, 136, 256, 257, 5000})
+    for (int heads : {1, 8, 32, 64})
+      for (int group : {1, 3, 4, 8, 16})
+        for (int head_dim : {64, 128})
+          for (int length : {1, 511, 512, 513, 8192, 40960}) {
+            if (heads % group != 0) continue;
+            for (const int seqs : {1, 8}) {
+              const GqaLaunch l = gqa_launch({.num_rows = rows,
+                                              .num_seqs = seqs,
+                                              .num_heads = heads,
+                                              .num_kv_heads = heads / group,
+                                              .head_dim = head_dim,
+                                              .max_kv_len = length},
+                                             true);
+              const std::string which = std::to_string(rows) + " rows, " + std::to_string(heads) +
+                                        " heads, group " + std::to_string(group);
+              EXPECT_EQ(1 << l.log2_group, gqa_padded_group(heads, heads / group)) << which;
+              EXPECT_LE(l.tiles, kGqaMaxTiles) << which;
+              // The rows of a sequence find room in the tiles.
+              EXPECT_GE(l.tiles * kGqaTileRows,
+                        std::min(rows / seqs << l.log2_group, kGqaMaxTiles * kGqaTileRows))
+                  << which;
+              EXPECT_LE(l.threads(), l.column_parts == 4 ? 256 : 512) << which;
+              EXPECT_LE(l.shared_bytes, kMostShared) << which;
+              // Rings wrap by masks.
+              EXPECT_EQ(l.stages & (l.stages - 1), 0) << which;
+              EXPECT_GE(l.clusters, 1) << which;
+              EXPECT_GE(l.windows * kGqaWindowRows, rows) << which;
+              EXPECT_GE(l.max_chunks * kGqaChunkPositions, length) << which;
+              EXPECT_TRUE(!l.split || rows * heads <= kGqaSplitRows) << which;
+              EXPECT_TRUE(!l.split || l.max_chunks > 1) << which;
+            }
+          }
   EXPECT_EQ(gqa_max_chunks(0), 1);
   EXPECT_EQ(gqa_max_chunks(kGqaChunkPositions + 1), 2);
 }

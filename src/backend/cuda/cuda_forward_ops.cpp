@@ -361,6 +361,8 @@ void CudaBackend::gqa_rope_and_write_kv(const GqaRopeAndWriteKvArgs& args) {
 void CudaBackend::gqa_attention(const GqaAttentionArgs& args) {
   const AttentionMetadata& metadata = *args.metadata;
   const int head_dim = to_int(args.q.shape(2)), max_kv_len = to_int(metadata.max_kv_len);
+  // Tables of prompts have a row for every place of the batch, used or not.
+  const bool one_each = metadata.provenance == Provenance::kDecided;
   cuda_check(
       kernels::gqa_attention({.q = args.q.raw(),
                               .q_row_stride = args.q.row_stride(),
@@ -376,6 +378,7 @@ void CudaBackend::gqa_attention(const GqaAttentionArgs& args) {
                               .max_path = to_int(metadata.path.shape(1)),
                               .max_blocks = to_int(metadata.block_tables.shape(1)),
                               .max_kv_len = max_kv_len,
+                              .num_seqs = one_each ? to_int(metadata.block_tables.shape(0)) : 1,
                               .sliding_window = to_int(args.sliding_window),
                               .causal = args.causal,
                               .num_rows = to_int(args.q.shape(0)),

@@ -37,6 +37,15 @@ __device__ __forceinline__ float4 cluster_load(uint32_t address) {
   return v;
 }
 
+__device__ __forceinline__ float2 cluster_load_pair(uint32_t address) {
+  float2 v;
+  asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];"
+               : "=f"(v.x), "=f"(v.y)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+
 __device__ __forceinline__ void cluster_store(uint32_t address, uint32_t value) {
   asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }

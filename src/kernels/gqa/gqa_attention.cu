@@ -1,30 +1,45 @@
-#include <algorithm>
-
 #include "kernels/common/launch.h"
 #include "kernels/gqa/gqa_attention.cuh"
 
 namespace coppice::kernels {
 namespace {
 
+template <int kHeadDim, int kColumnParts, bool kSplit, int kBlocks>
+cudaError_t run(const GqaAttentionParams& p, const GqaLaunch& l, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(kBlocks * l.clusters),
+                  static_cast<unsigned>(p.num_kv_heads), static_cast<unsigned>(l.windows));
+  const cudaError_t error =
+      launch_clusters(gqa_attention_kernel<kHeadDim, kColumnParts, kSplit, kBlocks>, grid, kBlocks,
+                      l.threads(), l.shared_bytes, stream, p, l);
+  if (error != cudaSuccess || !kSplit) return error;
+  constexpr int kWarps = 4;
+  const int blocks = (p.num_rows * p.num_heads + kWarps - 1) / kWarps;
+  return launch_dependent(gqa_combine_kernel<kHeadDim>, dim3(static_cast<unsigned>(blocks)),
+                          32 * kWarps, 0, stream, p, l.max_chunks);
+}
+
+template <int kHeadDim, bool kSplit>
+cudaError_t run(const GqaAttentionParams& p, const GqaLaunch& l, cudaStream_t stream) {
+  if (l.blocks == 1) return run<kHeadDim, 4, kSplit, 1>(p, l, stream);
+  if (l.column_parts == 4) return run<kHeadDim, 4, kSplit, kGqaParts>(p, l, stream);
+  return l.column_parts == 2 ? run<kHeadDim, 2, kSplit, kGqaParts>(p, l, stream)
+                             : run<kHeadDim, 1, kSplit, kGqaParts>(p, l, stream);
+}
+
 template <int kHeadDim>
 cudaError_t run(const GqaAttentionParams& p, cudaStream_t stream) {
-  const int padded = gqa_padded_group(p.num_heads, p.num_kv_heads);
-  const int splits = gqa_splits(p.num_rows, p.num_kv_heads, p.max_kv_len);
-  const int max_chunks = gqa_max_chunks(p.max_kv_len);
-  const dim3 grid(static_cast<unsigned>(p.num_rows), static_cast<unsigned>(p.num_kv_heads),
-                  static_cast<unsigned>(splits));
-  const cudaError_t error =
-      launch_dependent(gqa_attention_kernel<kHeadDim>, grid, kGqaWarps * 32,
-                       sizeof(GqaShared<kHeadDim>), stream, p, padded, max_chunks);
-  if (error != cudaSuccess || splits == 1) return error;
-  return launch_dependent(gqa_combine_kernel<kHeadDim>, dim3(grid.x, grid.y), kGqaWarps * 32, 0,
-                          stream, p, padded, max_chunks);
+  const bool clusters = has_dependent_launch();  // both since sm_90
+  const GqaLaunch l = gqa_launch({.num_rows = p.num_rows,
+                                  .num_seqs = p.num_seqs,
+                                  .num_heads = p.num_heads,
+                                  .num_kv_heads = p.num_kv_heads,
+                                  .head_dim = kHeadDim,
+                                  .max_kv_len = p.max_kv_len},
+                                 clusters);
+  return l.split ? run<kHeadDim, true>(p, l, stream) : run<kHeadDim, false>(p, l, stream);
 }
 
 }  // namespace
-
-static_assert(sizeof(GqaPartial<64>) == gqa_partial_bytes(64) &&
-              sizeof(GqaPartial<128>) == gqa_partial_bytes(128));
 
 cudaError_t gqa_attention(const GqaAttentionParams& p, cudaStream_t stream) {
   if (p.num_rows == 0) return cudaSuccess;

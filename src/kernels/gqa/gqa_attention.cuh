@@ -1,51 +1,32 @@
-// Grouped-query attention with mma.sync. A block takes one tile: up to 16 (token, head) pairs that
-// share a kv head and a sequence. A chunk of 512 positions is eight steps of 64 keys; warp w runs
-// steps w and w + 4 from zero, the four results merge in a tree, chunks merge in order. All of it
-// follows from absolute positions, so a row's bits depend on nothing else.
+// Grouped-query attention with mma.sync. A group is a run of rows (tokens) of one sequence whose
+// (token, head) pairs fill up to eight tiles of 16; its blocks stage every key once for all of
+// them. A chunk of 512 positions is eight steps of 64 keys: part b of four runs steps b and b + 4
+// from zero, the four results merge in a tree, chunks merge in order. All of it follows from
+// absolute positions, so a row's bits depend on nothing else. The parts are the blocks of a
+// cluster; where there are no clusters, one block runs them in turn.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/common/attention_merge.cuh"
+#include "kernels/common/cluster.cuh"
 #include "kernels/common/grid_dependency.cuh"
 #include "kernels/common/ldmatrix.cuh"
 #include "kernels/common/mbarrier.cuh"
 #include "kernels/common/mma.cuh"
+#include "kernels/common/sync.cuh"
 #include "kernels/gqa/gqa_attention.h"
 #include "kernels/gqa/gqa_attention_config.h"
+#include "kernels/gqa/gqa_groups.h"
 
 namespace coppice::kernels {
 
-constexpr int kGqaWarps = 4;
 constexpr int kGqaStep = 64;
-
-// Partial results of one tile: 16 rows of head_dim normalised values, then (maximum, sum) pairs.
-template <int kHeadDim>
-struct GqaPartial {
-  float o[kGqaTileRows][kHeadDim];
-  float2 stats[kGqaTileRows];
-};
-
-template <int kHeadDim>
-struct GqaShared {
-  __nv_bfloat16 keys[kGqaWarps][kGqaStep * kHeadDim];
-  __nv_bfloat16 values[kGqaWarps][kGqaStep * kHeadDim];
-  GqaPartial<kHeadDim> partial[kGqaWarps];
-  GqaPartial<kHeadDim> total;
-  int32_t slots[kGqaWarps][kGqaStep];
-};
-
-// What a block works on, and how a thread's two rows (lane / 4 and lane / 4 + 8) see keys.
-struct GqaTile {
-  int first_row, num_nodes, seq, kv_head;
-  int padded_group, group;
-  int shared_end;  // positions below are read through the table by all tokens of the tile
-  int node[2];     // token of each row; num_nodes or more: none
-  int begin[2], end[2];
-};
+constexpr int kGqaStepsOfChunk = kGqaChunkPositions / kGqaStep;
 
 // The position range a row sees.
 __device__ __forceinline__ void gqa_range(const GqaAttentionParams& p, int row, int& begin,
@@ -56,136 +37,357 @@ __device__ __forceinline__ void gqa_range(const GqaAttentionParams& p, int row, 
   if (p.causal) end = min(end, p.positions[row] + 1);
 }
 
-// The tile that starts at `row`, or num_nodes = 0 if an earlier row's tile covers it. Whole warps.
-__device__ __forceinline__ GqaTile gqa_tile(const GqaAttentionParams& p, int row,
-                                            int padded_group) {
-  GqaTile t = {};
+__device__ __forceinline__ int gqa_first_chunk(int begin) {
+  return begin / kGqaChunkPositions;
+}
+
+// Chunks of a group that sees [begin, end): one, an empty one, where it sees nothing.
+__device__ __forceinline__ int gqa_num_chunks(int begin, int end) {
+  return begin < end ? (end - 1) / kGqaChunkPositions - gqa_first_chunk(begin) + 1 : 1;
+}
+
+// Of a group's work, as its blocks share it: four for a chunk, two for a last one in which every
+// part has a step at most.
+__device__ __forceinline__ bool gqa_last_is_light(int end) {
+  return (end + kGqaChunkPositions - 1) % kGqaChunkPositions < kGqaParts * kGqaStep;
+}
+
+// Finds the groups of the window's rows.
+__device__ __forceinline__ void gqa_find_groups(const GqaAttentionParams& p, int window_row,
+                                                int num_rows, int rows_of_group, GqaGroups& g) {
+  constexpr int kFar = 1 << 30;
   const int lane = threadIdx.x % 32;
-  t.seq = p.seq_of_row[row];
-  if (t.seq < 0) return t;
-  int before = 0;  // rows of the same sequence in front
-  for (int at = row - 1; at >= 0; at -= 32) {
-    const bool same = at - lane >= 0 && p.seq_of_row[at - lane] == t.seq;
-    const unsigned differs = ~__ballot_sync(~0u, same);
-    before += differs ? __ffs(differs) - 1 : 32;
-    if (differs) break;
+  for (int i = threadIdx.x; i < num_rows; i += blockDim.x) {
+    const int row = window_row + i;
+    g.seq[i] = p.seq_of_row[row];
+    gqa_range(p, row, g.row_begin[i], g.row_end[i]);
+    g.kv_len[i] = p.kv_len[row];
+    g.num_rows[i] = 0;
+    g.begin[i] = g.table_end[i] = kFar;
+    g.end[i] = g.longest[i] = 0;
   }
-  const int capacity = kGqaTileRows / padded_group;
-  if (before % capacity != 0) return t;
-  t.num_nodes = 1;
-  while (t.num_nodes < capacity && row + t.num_nodes < p.num_rows &&
-         p.seq_of_row[row + t.num_nodes] == t.seq)
-    t.num_nodes++;
-  t.first_row = row;
-  t.padded_group = padded_group;
-  t.group = p.num_heads / p.num_kv_heads;
-  t.kv_head = blockIdx.y;
-  t.shared_end = 1 << 30;
-  for (int n = 0; n < t.num_nodes; n++) t.shared_end = min(t.shared_end, p.kv_len[row + n]);
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    int groups = 0, run = 0;  // where the row's run of one sequence starts
+    for (int base = 0; base < num_rows; base += 32) {
+      const int i = base + lane, seq = i < num_rows ? g.seq[i] : -1;
+      const bool starts = i < num_rows && (i == 0 || g.seq[i - 1] != seq);
+      const unsigned before = __ballot_sync(~0u, starts) & (~0u >> (31 - lane));
+      const int my_run = before ? base + 31 - __clz(before) : run;
+      const bool first = seq >= 0 && (i - my_run) % rows_of_group == 0;
+      const unsigned firsts = __ballot_sync(~0u, first);
+      const int group = groups + __popc(firsts & (~0u >> (31 - lane))) - 1;
+      if (first) g.first_row[group] = i;
+      if (seq >= 0) g.group_of_row[i] = static_cast<uint8_t>(group);
+      groups += __popc(firsts);
+      run = __shfl_sync(~0u, my_run, 31);
+    }
+    if (lane == 0) g.count = groups;
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < num_rows; i += blockDim.x) {
+    if (g.seq[i] < 0) continue;
+    const int group = g.group_of_row[i], row = window_row + i;
+    atomicAdd(&g.num_rows[group], 1);
+    atomicMax(&g.longest[group], g.kv_len[i]);
+    if (p.path_len[row] > 0) atomicMin(&g.table_end[group], g.kv_len[i]);
+    if (g.row_begin[i] < g.row_end[i]) atomicMin(&g.begin[group], g.row_begin[i]);
+    atomicMax(&g.end[group], g.row_end[i]);
+  }
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    int items = 0, work = 0, num_lights = 0;
+    for (int base = 0; base < g.count; base += 32) {
+      const int i = base + lane;
+      const int chunks = i < g.count ? gqa_num_chunks(g.begin[i], g.end[i]) : 0;
+      const int light = i < g.count && gqa_last_is_light(g.end[i]) ? 1 : 0;
+      int sum = chunks, lights = light;
+#pragma unroll
+      for (int d = 1; d < 32; d *= 2) {
+        const int other = __shfl_up_sync(~0u, sum, d),
+                  other_lights = __shfl_up_sync(~0u, lights, d);
+        if (lane >= d) sum += other, lights += other_lights;
+      }
+      if (i < g.count) {
+        g.first_item[i] = items + sum - chunks;
+        g.first_work[i] = work + 4 * (sum - chunks) - 2 * (lights - light);
+      }
+      items += __shfl_sync(~0u, sum, 31);
+      work = 4 * items - 2 * (num_lights += __shfl_sync(~0u, lights, 31));
+    }
+    if (lane == 0) g.first_item[g.count] = items, g.first_work[g.count] = work;
+  }
+  __syncthreads();
+}
+
+// A step of a block's work: its `turn`th of a chunk of a group. The group follows from the item,
+// the number of the chunk among those of all groups.
+struct GqaCursor {
+  int item, group, turn;
+};
+
+// The first item whose middle lies at `work` or behind it.
+__device__ __forceinline__ int gqa_item_at(const GqaGroups& g, int work) {
+  int low = 0, high = g.count;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (g.first_work[middle] <= work ? low : high) = middle;
+  }
+  const int chunks = g.first_item[low + 1] - g.first_item[low];
+  const int whole = chunks - (gqa_last_is_light(g.end[low]) ? 1 : 0);
+  const int offset = work - g.first_work[low];
+  const int before = min(whole, (offset + 1) / 4);  // of whole chunks, with middles at 2, 6, ...
+  const bool light_too = before == whole && whole < chunks && 4 * whole + 1 < offset;
+  return g.first_item[low] + before + (light_too ? 1 : 0);
+}
+
+__device__ __forceinline__ GqaCursor gqa_cursor(const GqaGroups& g, int item) {
+  int low = 0, high = g.count;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (g.first_item[middle] <= item ? low : high) = middle;
+  }
+  return {item, low, 0};
+}
+
+template <int kTurns>
+__device__ __forceinline__ void gqa_advance(const GqaGroups& g, GqaCursor& c) {
+  c.turn = (c.turn + 1) % kTurns;
+  if (c.turn > 0) return;
+  c.item++;
+  if (c.item == g.first_item[c.group + 1]) c.group++;
+}
+
+struct GqaStepOf {
+  int step;    // of absolute positions
+  bool empty;  // no row of the group sees a key of it
+  bool mixed;  // its keys differ from row to row
+};
+
+__device__ __forceinline__ GqaStepOf gqa_step_of(const GqaGroups& g, const GqaCursor& c,
+                                                 int block) {
+  const int begin = g.begin[c.group], end = g.end[c.group];
+  const int chunk = (begin < end ? gqa_first_chunk(begin) : 0) + c.item - g.first_item[c.group];
+  GqaStepOf s;
+  s.step = chunk * kGqaStepsOfChunk + block + c.turn / 2 + kGqaParts * (c.turn % 2);
+  s.empty = s.step * kGqaStep >= end || (s.step + 1) * kGqaStep <= begin;
+  s.mixed = !s.empty && (s.step + 1) * kGqaStep > g.table_end[c.group];
+  return s;
+}
+
+// Where 16-byte piece `piece` of a row lies in a swizzled tile.
+template <int kHeadDim>
+__device__ __forceinline__ uint32_t gqa_piece(uint32_t tile, int row, int piece) {
+  constexpr int kPieces = kHeadDim / 8;
+  return tile + (row * kPieces + (piece ^ (row & 7))) * 16;
+}
+
+// Starts the copies of a step's keys and values that all rows of a group read through the table;
+// beyond the longest row they become zero.
+template <int kHeadDim>
+__device__ __forceinline__ void gqa_start_copy(const GqaAttentionParams& p, int64_t block,
+                                               int num_keys, int kv_head, uint32_t stage) {
+  constexpr int kPieces = kHeadDim / 8;
+  const int64_t first = (block * kGqaStep * p.num_kv_heads + kv_head) * kHeadDim;
+  const int64_t stride = int64_t{p.num_kv_heads} * kHeadDim;
+#pragma unroll
+  for (int side = 0; side < 2; side++) {
+    const auto* from = static_cast<const __nv_bfloat16*>(side == 0 ? p.k_cache : p.v_cache) + first;
+    const uint32_t to = stage + side * kGqaStep * kHeadDim * 2;
+#pragma unroll 4
+    for (int i = threadIdx.x; i < kGqaStep * kPieces; i += blockDim.x) {
+      const int key = i / kPieces, piece = i % kPieces;
+      const bool valid = key < num_keys;
+      copy_async_16(gqa_piece<kHeadDim>(to, key, piece),
+                    from + (valid ? key : 0) * stride + piece * 8, valid);
+    }
+  }
+}
+
+__device__ __forceinline__ void gqa_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits until at most `pending` of this thread's groups of copies are in flight.
+__device__ __forceinline__ void gqa_wait_copies(int pending) {
+  if (pending >= 3)
+    asm volatile("cp.async.wait_group 3;" ::: "memory");
+  else if (pending == 2)
+    asm volatile("cp.async.wait_group 2;" ::: "memory");
+  else if (pending == 1)
+    asm volatile("cp.async.wait_group 1;" ::: "memory");
+  else
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+}
+
+// What a warp works on.
+struct GqaWarp {
+  int kv_head, tile, first_piece, log2_group, window_row;
+};
+
+// Row `r` of a group's (token, head) pairs: its token in the group and its head; token -1: none.
+struct GqaPair {
+  int token, head;
+};
+
+__device__ __forceinline__ GqaPair gqa_pair(const GqaAttentionParams& p, const GqaGroups& g,
+                                            int group, int log2_group, int r) {
+  const GqaPair pair = {r >> log2_group, r & ((1 << log2_group) - 1)};
+  const bool exists = pair.token < g.num_rows[group] && pair.head < p.num_heads / p.num_kv_heads;
+  return {exists ? pair.token : -1, pair.head};
+}
+
+// What a thread's rows of its warp's tile, lane / 4 and lane / 4 + 8, and the whole tile see.
+struct GqaTile {
+  int begin[2], end[2];
+  int tile_begin, tile_end;
+};
+
+__device__ __forceinline__ GqaTile gqa_tile(const GqaAttentionParams& p, const GqaGroups& g,
+                                            int group, int tile, int log2_group) {
+  GqaTile t;
+  const int lane = threadIdx.x % 32;
+  t.tile_begin = 1 << 30, t.tile_end = 0;
+#pragma unroll
   for (int h = 0; h < 2; h++) {
-    const int r = lane / 4 + 8 * h;
-    t.node[h] = r / padded_group;
+    const GqaPair pair = gqa_pair(p, g, group, log2_group, tile * kGqaTileRows + lane / 4 + 8 * h);
     t.begin[h] = t.end[h] = 0;
-    if (t.node[h] < t.num_nodes && r % padded_group < t.group)
-      gqa_range(p, row + t.node[h], t.begin[h], t.end[h]);
+    if (pair.token < 0) continue;
+    const int row = g.first_row[group] + pair.token;
+    t.begin[h] = g.row_begin[row], t.end[h] = g.row_end[row];
+    if (t.begin[h] < t.end[h]) t.tile_begin = min(t.tile_begin, t.begin[h]);
+    t.tile_end = max(t.tile_end, t.end[h]);
+  }
+#pragma unroll
+  for (int d = 4; d < 32; d *= 2) {
+    t.tile_begin = min(t.tile_begin, __shfl_xor_sync(~0u, t.tile_begin, d));
+    t.tile_end = max(t.tile_end, __shfl_xor_sync(~0u, t.tile_end, d));
   }
   return t;
 }
 
-// Running softmax of a warp's rows; o as in the fragments of mma.m16n8k16.
-template <int kHeadDim>
-struct GqaState {
-  float o[kHeadDim / 2];
-  float m[2], l[2];
-};
+// Starts the copies of a tile's queries, by its warps; rows it does not have become zero.
+template <int kHeadDim, int kColumnParts>
+__device__ __forceinline__ void gqa_copy_queries(const GqaAttentionParams& p, const GqaGroups& g,
+                                                 int group, const GqaWarp& warp, uint32_t to) {
+  constexpr int kPieces = kHeadDim / 8;
+  const int heads = p.num_heads / p.num_kv_heads;
+  for (int i = threadIdx.x % (32 * kColumnParts); i < kGqaTileRows * kPieces;
+       i += 32 * kColumnParts) {
+    const int r = i / kPieces, piece = i % kPieces;
+    const GqaPair pair = gqa_pair(p, g, group, warp.log2_group, warp.tile * kGqaTileRows + r);
+    const int row = warp.window_row + g.first_row[group] + max(pair.token, 0);
+    const __nv_bfloat16* from = static_cast<const __nv_bfloat16*>(p.q) + row * p.q_row_stride +
+                                (warp.kv_head * heads + pair.head) * kHeadDim + piece * 8;
+    copy_async_16(gqa_piece<kHeadDim>(to, r, piece), pair.token < 0 ? p.q : from, pair.token >= 0);
+  }
+}
 
-// Query fragments of mma.m16n8k16, four registers per 16 dimensions.
-template <int kHeadDim>
-__device__ __forceinline__ void gqa_load_queries(const GqaAttentionParams& p, const GqaTile& t,
+// Query fragments of mma.m16n8k16, four registers per 16 dimensions. Ends when all warps of the
+// tile have theirs.
+template <int kHeadDim, int kColumnParts>
+__device__ __forceinline__ void gqa_load_queries(uint32_t queries, int tile,
                                                  uint32_t (&q)[kHeadDim / 4]) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
-  for (int h = 0; h < 2; h++) {
-    const int head = (lane / 4 + 8 * h) % t.padded_group;
-    const bool valid = t.node[h] < t.num_nodes && head < t.group;
-    const __nv_bfloat16* from = static_cast<const __nv_bfloat16*>(p.q) +
-                                (t.first_row + t.node[h]) * p.q_row_stride +
-                                (t.kv_head * t.group + head) * kHeadDim + lane % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < kHeadDim / 8; i++)
-      q[i / 2 * 4 + i % 2 * 2 + h] = valid ? *reinterpret_cast<const uint32_t*>(from + 8 * i) : 0u;
+  for (int i = 0; i < kHeadDim / 16; i++) {
+    uint32_t a[4];
+    ldmatrix_x4(a, gqa_piece<kHeadDim>(queries, lane % 16, 2 * i + lane / 16));
+    q[4 * i] = a[0], q[4 * i + 1] = a[1], q[4 * i + 2] = a[2], q[4 * i + 3] = a[3];
   }
+  named_barrier_sync(1 + tile, 32 * kColumnParts);
 }
 
-// Cache slots of the step's keys as token `node` sees them; -1 where it sees none.
-__device__ __forceinline__ void gqa_find_slots(const GqaAttentionParams& p, const GqaTile& t,
-                                               int node, int step, int32_t* slots) {
-  const int lane = threadIdx.x % 32, row = t.first_row + node;
-  const int kv_len = p.kv_len[row], length = kv_len + p.path_len[row];
-  __syncwarp();
-#pragma unroll
-  for (int i = lane; i < kGqaStep; i += 32) {
-    const int position = step * kGqaStep + i;
-    int slot = -1;
-    if (position < kv_len)
-      slot = p.block_tables[int64_t{t.seq} * p.max_blocks + step] * kGqaStep + i;
-    else if (position < length)
-      slot = p.path[int64_t{row} * p.max_path + position - kv_len];
-    slots[i] = slot;
-  }
-  __syncwarp();
-}
+// Running softmax of a warp's rows; o, of its part of the columns, as in the fragments of
+// mma.m16n8k16.
+template <int kColumns>
+struct GqaState {
+  float o[kColumns / 2];
+  float m[2], l[2];
+};
 
-// Starts the copy of the slots' rows of one kv head into a swizzled tile; missing keys become zero.
+// [16, 8] = q k^T, of eight keys; `row`: where key lane % 8 lies.
 template <int kHeadDim>
-__device__ __forceinline__ void gqa_start_copy(const void* cache, const GqaAttentionParams& p,
-                                               const GqaTile& t, const int32_t* slots,
-                                               uint32_t tile) {
-  constexpr int kChunks = kHeadDim / 8;
+__device__ __forceinline__ float4 gqa_eight_scores(const uint32_t (&q)[kHeadDim / 4], uint32_t keys,
+                                                   int row) {
   const int lane = threadIdx.x % 32;
-#pragma unroll 8
-  for (int i = lane; i < kGqaStep * kChunks; i += 32) {
-    const int key = i / kChunks, chunk = i % kChunks, slot = slots[key];
-    const __nv_bfloat16* from = static_cast<const __nv_bfloat16*>(cache) +
-                                (int64_t{max(slot, 0)} * p.num_kv_heads + t.kv_head) * kHeadDim +
-                                chunk * 8;
-    copy_async_16(tile + (key * kChunks + (chunk ^ (key & 7))) * 16, from, slot >= 0);
+  float4 d = make_float4(0, 0, 0, 0);
+#pragma unroll
+  for (int i = 0; i < kHeadDim / 32; i++) {
+    uint32_t k[4];
+    ldmatrix_x4(k, gqa_piece<kHeadDim>(keys, row, 4 * i + lane / 8));
+    const uint32_t* a = q + 8 * i;
+    d = mma_m16n8k16_bf16(a[0], a[1], a[2], a[3], k[0], k[1], d);
+    d = mma_m16n8k16_bf16(a[4], a[5], a[6], a[7], k[2], k[3], d);
   }
-  asm volatile("cp.async.commit_group;" ::: "memory");
+  return d;
 }
 
-// Waits until at most `kPending` of this thread's copies are in flight, then for the warp's.
-template <int kPending>
-__device__ __forceinline__ void gqa_wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-  __syncwarp();
+// d[i] [16, 8] = q k^T of the eights of keys from `first` on. Their sums run side by side.
+template <int kHeadDim, int kEights>
+__device__ __forceinline__ void gqa_eights(const uint32_t (&q)[kHeadDim / 4], uint32_t keys,
+                                           int first, float4 (&d)[kEights]) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int n = 0; n < kEights; n++) d[n] = make_float4(0, 0, 0, 0);
+#pragma unroll
+  for (int i = 0; i < kHeadDim / 32; i++) {
+    const uint32_t* a = q + 8 * i;
+    uint32_t k[kEights][4];
+#pragma unroll
+    for (int n = 0; n < kEights; n++)
+      ldmatrix_x4(k[n], gqa_piece<kHeadDim>(keys, 8 * (first + n) + lane % 8, 4 * i + lane / 8));
+#pragma unroll
+    for (int n = 0; n < kEights; n++)
+      d[n] = mma_m16n8k16_bf16(a[0], a[1], a[2], a[3], k[n][0], k[n][1], d[n]);
+#pragma unroll
+    for (int n = 0; n < kEights; n++)
+      d[n] = mma_m16n8k16_bf16(a[4], a[5], a[6], a[7], k[n][2], k[n][3], d[n]);
+  }
 }
 
-// s [16, 64] = q k^T; missing keys count as zero.
-template <int kHeadDim>
+// s [16, 64] = q k^T. The warps of a tile take an equal part of the keys each and pass it to the
+// others by `exchange`, a row of `kPitch` floats for each of the tile's.
+template <int kHeadDim, int kColumnParts>
 __device__ __forceinline__ void gqa_scores(const uint32_t (&q)[kHeadDim / 4], uint32_t keys,
+                                           int tile, int column_part, float* exchange,
                                            float (&s)[32]) {
-  constexpr int kChunks = kHeadDim / 8;
-  const int lane = threadIdx.x % 32;
+  constexpr int kPitch = gqa_part_pitch(kHeadDim), kEights = 8 / kColumnParts;
+  if constexpr (kColumnParts == 1) {
 #pragma unroll
-  for (int n = 0; n < 8; n++) {
-    const int key = 8 * n + lane % 8;
-    float4 d = make_float4(0, 0, 0, 0);
+    for (int half = 0; half < 2; half++) {
+      float4 d[4];
+      gqa_eights<kHeadDim, 4>(q, keys, 4 * half, d);
 #pragma unroll
-    for (int i = 0; i < kHeadDim / 32; i++) {
-      uint32_t k[4];
-      ldmatrix_x4(k, keys + (key * kChunks + ((4 * i + lane / 8) ^ (key & 7))) * 16);
-      const uint32_t* a = q + 8 * i;
-      d = mma_m16n8k16_bf16(a[0], a[1], a[2], a[3], k[0], k[1], d);
-      d = mma_m16n8k16_bf16(a[4], a[5], a[6], a[7], k[2], k[3], d);
+      for (int n = 0; n < 4; n++) {
+        float* to = s + 16 * half + 4 * n;
+        to[0] = d[n].x, to[1] = d[n].y, to[2] = d[n].z, to[3] = d[n].w;
+      }
     }
-    s[4 * n] = d.x, s[4 * n + 1] = d.y, s[4 * n + 2] = d.z, s[4 * n + 3] = d.w;
+  } else {
+    const int lane = threadIdx.x % 32;
+    float* mine = exchange + lane / 4 * kPitch + lane % 4 * 2;
+    float4 d[kEights];
+    gqa_eights<kHeadDim, kEights>(q, keys, column_part * kEights, d);
+#pragma unroll
+    for (int i = 0; i < kEights; i++) {
+      float* to = mine + 8 * (column_part * kEights + i);
+      *reinterpret_cast<float2*>(to) = make_float2(d[i].x, d[i].y);
+      *reinterpret_cast<float2*>(to + 8 * kPitch) = make_float2(d[i].z, d[i].w);
+    }
+    named_barrier_sync(1 + tile, 32 * kColumnParts);
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+      const float2 a = *reinterpret_cast<const float2*>(mine + 8 * n);
+      const float2 b = *reinterpret_cast<const float2*>(mine + 8 * kPitch + 8 * n);
+      s[4 * n] = a.x, s[4 * n + 1] = a.y, s[4 * n + 2] = b.x, s[4 * n + 3] = b.y;
+    }
   }
 }
 
 // Masked softmax step: updates the state, leaves the weights as operand fragments.
-template <int kHeadDim>
-__device__ __forceinline__ void gqa_softmax(GqaState<kHeadDim>& st, const GqaTile& t, int step,
+template <int kColumns>
+__device__ __forceinline__ void gqa_softmax(GqaState<kColumns>& st, const GqaTile& t, int step,
                                             float scale, float (&s)[32], uint32_t (&w)[16]) {
   const int lane = threadIdx.x % 32;
   float alpha[2];
@@ -215,7 +417,7 @@ __device__ __forceinline__ void gqa_softmax(GqaState<kHeadDim>& st, const GqaTil
     }
   }
 #pragma unroll
-  for (int i = 0; i < kHeadDim / 2; i++) st.o[i] *= alpha[i / 2 % 2];
+  for (int i = 0; i < kColumns / 2; i++) st.o[i] *= alpha[i / 2 % 2];
   // The sum of the rounded weights, as one more value column that is 1 for every key.
   constexpr uint32_t kOnes = 0x3F803F80;
   float4 sum = make_float4(st.l[0], st.l[0], st.l[1], st.l[1]);
@@ -225,244 +427,527 @@ __device__ __forceinline__ void gqa_softmax(GqaState<kHeadDim>& st, const GqaTil
   st.l[0] = sum.x, st.l[1] = sum.z;
 }
 
-// o += weights values, for the rows of `mask` (0 or all bits per row of the thread).
-template <int kHeadDim>
-__device__ __forceinline__ void gqa_add_values(GqaState<kHeadDim>& st, const uint32_t (&w)[16],
-                                               uint32_t mask0, uint32_t mask1, uint32_t values) {
-  constexpr int kChunks = kHeadDim / 8;
+// o += weights values, of 16 keys and the columns from `first_piece` on, for the rows of `mask` (0
+// or all bits per row of the thread); `row`: where key lane % 16 lies.
+template <int kHeadDim, int kColumns>
+__device__ __forceinline__ void gqa_add_values(GqaState<kColumns>& st, const uint32_t* w,
+                                               uint32_t mask0, uint32_t mask1, uint32_t values,
+                                               int first_piece, int row) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
-  for (int g = 0; g < 4; g++) {
-    const int key = 16 * g + lane % 16;
-#pragma unroll
-    for (int n = 0; n < kHeadDim / 16; n++) {
-      uint32_t b[4];
-      ldmatrix_x4_transposed(b, values + (key * kChunks + ((2 * n + lane / 16) ^ (key & 7))) * 16);
-      float* o = st.o + 8 * n;
-      float4 d =
-          mma_m16n8k16_bf16(w[4 * g] & mask0, w[4 * g + 1] & mask1, w[4 * g + 2] & mask0,
-                            w[4 * g + 3] & mask1, b[0], b[1], make_float4(o[0], o[1], o[2], o[3]));
-      o[0] = d.x, o[1] = d.y, o[2] = d.z, o[3] = d.w;
-      d = mma_m16n8k16_bf16(w[4 * g] & mask0, w[4 * g + 1] & mask1, w[4 * g + 2] & mask0,
-                            w[4 * g + 3] & mask1, b[2], b[3], make_float4(o[4], o[5], o[6], o[7]));
-      o[4] = d.x, o[5] = d.y, o[6] = d.z, o[7] = d.w;
-    }
+  for (int n = 0; n < kColumns / 16; n++) {
+    uint32_t b[4];
+    ldmatrix_x4_transposed(b, gqa_piece<kHeadDim>(values, row, first_piece + 2 * n + lane / 16));
+    float* o = st.o + 8 * n;
+    float4 d = mma_m16n8k16_bf16(w[0] & mask0, w[1] & mask1, w[2] & mask0, w[3] & mask1, b[0], b[1],
+                                 make_float4(o[0], o[1], o[2], o[3]));
+    o[0] = d.x, o[1] = d.y, o[2] = d.z, o[3] = d.w;
+    d = mma_m16n8k16_bf16(w[0] & mask0, w[1] & mask1, w[2] & mask0, w[3] & mask1, b[2], b[3],
+                          make_float4(o[4], o[5], o[6], o[7]));
+    o[4] = d.x, o[5] = d.y, o[6] = d.z, o[7] = d.w;
   }
 }
 
-// A step in which tokens read different keys: each token's are gathered by position in turn and
-// applied to its rows alone.
-template <int kHeadDim>
-__device__ __forceinline__ void gqa_tail_step(const GqaAttentionParams& p, const GqaTile& t,
-                                              GqaState<kHeadDim>& st,
-                                              const uint32_t (&q)[kHeadDim / 4], int step,
-                                              float scale, int32_t* slots, uint32_t keys,
-                                              uint32_t values) {
+// A step in which rows read different keys. The stages become a pool: the keys that all rows read
+// through the table, then each row's own, then a row of zeros for those a row does not have; rows
+// whose keys fill the pool go together. Whole blocks.
+template <int kHeadDim, int kColumns>
+__device__ __noinline__ void gqa_mixed_step(const GqaAttentionParams& p, GqaGroups& g, int group,
+                                            const GqaWarp& warp, const GqaTile& t,
+                                            GqaState<kColumns>& state,
+                                            const uint32_t (&queries)[kHeadDim / 4], int step,
+                                            float scale, uint32_t ring, int pool_rows) {
+  constexpr int kPieces = kHeadDim / 8;
+  const int lane = threadIdx.x % 32, nodes = g.num_rows[group], first_row = g.first_row[group];
+  const int begin = step * kGqaStep, table_end = min(max(g.table_end[group], begin), begin + 64);
+  const int shared_keys = table_end - begin, room = pool_rows - shared_keys - 1;
+  if (threadIdx.x < 32) {
+    int keys = 0;
+    for (int base = 0; base < nodes; base += 32) {
+      const int end = base + lane < nodes ? g.row_end[first_row + base + lane] : 0;
+      int sum = max(0, min(end, begin + kGqaStep) - table_end);
+#pragma unroll
+      for (int d = 1; d < 32; d *= 2) {
+        const int other = __shfl_up_sync(~0u, sum, d);
+        if (lane >= d) sum += other;
+      }
+      if (base + lane < nodes) g.pool_first[base + lane + 1] = keys + sum;
+      keys += __shfl_sync(~0u, sum, 31);
+    }
+    if (lane == 0) g.pool_first[0] = 0;
+  }
+  __syncthreads();
+  // The rows from `from` on whose keys find room.
+  const auto last_of = [&](int from) {
+    if (g.pool_first[nodes] - g.pool_first[from] <= room) return nodes;
+    int last = from + 1;
+    while (g.pool_first[last + 1] - g.pool_first[from] <= room) last++;
+    return last;
+  };
+  const auto find = [&](int from, int last) {
+    const int64_t table = int64_t{g.seq[first_row]} * p.max_blocks;
+    for (int i = threadIdx.x; i < shared_keys; i += blockDim.x)
+      g.pool_slots[i] = p.block_tables[table + step] * kGqaStep + i;
+    for (int i = threadIdx.x; i < (last - from) * kGqaStep; i += blockDim.x) {
+      const int node = from + i / kGqaStep, own = i % kGqaStep;
+      const int at = g.pool_first[node] + own, row = first_row + node;
+      if (at >= g.pool_first[node + 1]) continue;
+      const int position = table_end + own, kv_len = g.kv_len[row];
+      g.pool_slots[shared_keys + at - g.pool_first[from]] =
+          position < kv_len
+              ? p.block_tables[table + step] * kGqaStep + position - begin
+              : p.path[int64_t{warp.window_row + row} * p.max_path + position - kv_len];
+    }
+    if (threadIdx.x == 0) g.pool_slots[shared_keys + g.pool_first[last] - g.pool_first[from]] = -1;
+    __syncthreads();
+  };
+  const auto copy = [&](const void* cache, int from, int last, uint32_t pool) {
+    const int rows = shared_keys + g.pool_first[last] - g.pool_first[from] + 1;
+    for (int i = threadIdx.x; i < rows * kPieces; i += blockDim.x) {
+      const int row = i / kPieces, piece = i % kPieces, slot = g.pool_slots[row];
+      copy_async_16(gqa_piece<kHeadDim>(pool, row, piece),
+                    static_cast<const __nv_bfloat16*>(cache) +
+                        (int64_t{max(slot, 0)} * p.num_kv_heads + warp.kv_head) * kHeadDim +
+                        piece * 8,
+                    slot >= 0);
+    }
+    gqa_commit();
+  };
+  const auto arrived = [&] {
+    gqa_wait_copies(0);
+    __syncthreads();
+  };
+  // Where key `key` of a node lies in the pool, and how many of the step's the node has.
+  const auto row_of = [&](int node, int from, int last, int key) {
+    const int at = g.pool_first[node] + key - shared_keys;
+    if (key < shared_keys) return key;
+    const int end = at < g.pool_first[node + 1] ? at : g.pool_first[last];
+    return shared_keys - g.pool_first[from] + end;
+  };
+  const auto keys_of = [&](int node) {
+    return shared_keys + g.pool_first[node + 1] - g.pool_first[node];
+  };
+  const int tile_first = (warp.tile * kGqaTileRows) >> warp.log2_group;
+  const int tile_last = min(nodes, ((warp.tile + 1) * kGqaTileRows) >> warp.log2_group);
+  const int mine0 = (warp.tile * kGqaTileRows + lane / 4) >> warp.log2_group;
+  const int mine1 = (warp.tile * kGqaTileRows + lane / 4 + 8) >> warp.log2_group;
+  const bool busy = begin < t.tile_end && begin + kGqaStep > t.tile_begin;
+  const uint32_t values = ring + pool_rows * kHeadDim * 2;
+  const bool together = last_of(0) == nodes;  // keys and values at once
+  uint32_t q[kHeadDim / 4];
+#pragma unroll
+  for (int i = 0; i < kHeadDim / 4; i++) q[i] = queries[i];
   float s[32];
-  uint32_t w[16];
-  for (int node = 0; node < t.num_nodes; node++) {
-    gqa_find_slots(p, t, node, step, slots);
-    gqa_start_copy<kHeadDim>(p.k_cache, p, t, slots, keys);
-    gqa_wait_copies<0>();
-    float mine[32];
-    gqa_scores<kHeadDim>(q, keys, mine);
 #pragma unroll
-    for (int i = 0; i < 32; i++)
-      if (t.node[i / 2 % 2] == node) s[i] = mine[i];
-  }
-  gqa_softmax<kHeadDim>(st, t, step, scale, s, w);
-  for (int node = 0; node < t.num_nodes; node++) {
-    gqa_find_slots(p, t, node, step, slots);
-    gqa_start_copy<kHeadDim>(p.v_cache, p, t, slots, values);
-    gqa_wait_copies<0>();
-    gqa_add_values<kHeadDim>(st, w, t.node[0] == node ? ~0u : 0u, t.node[1] == node ? ~0u : 0u,
-                             values);
-    __syncwarp();
-  }
-}
-
-// A warp's steps of one chunk, in order. The next step's copies run under this one's arithmetic.
-template <int kHeadDim>
-__device__ __forceinline__ void gqa_steps(const GqaAttentionParams& p, const GqaTile& t,
-                                          GqaState<kHeadDim>& st, const uint32_t (&q)[kHeadDim / 4],
-                                          int first, int last, float scale, int32_t* slots,
-                                          uint32_t keys, uint32_t values) {
-  const int shared_steps = min(last, t.shared_end / kGqaStep);
-  if (first < shared_steps) {
-    gqa_find_slots(p, t, 0, first, slots);
-    gqa_start_copy<kHeadDim>(p.k_cache, p, t, slots, keys);
-    gqa_start_copy<kHeadDim>(p.v_cache, p, t, slots, values);
-  }
-  int step = first;
-#pragma unroll 1
-  for (; step < shared_steps; step += kGqaWarps) {
-    const bool more = step + kGqaWarps < shared_steps;
-    float s[32];
-    uint32_t w[16];
-    gqa_wait_copies<1>();
-    gqa_scores<kHeadDim>(q, keys, s);
-    if (more) {
-      gqa_find_slots(p, t, 0, step + kGqaWarps, slots);
-      gqa_start_copy<kHeadDim>(p.k_cache, p, t, slots, keys);
+  for (int i = 0; i < 32; i++) s[i] = 0;
+  for (int from = 0; from < nodes;) {
+    const int last = last_of(from);
+    find(from, last);
+    copy(p.k_cache, from, last, ring);
+    if (together) copy(p.v_cache, from, last, values);
+    arrived();
+    if (busy) {
+#pragma unroll
+      for (int n = 0; n < 8; n++) {
+        if (8 * n + 8 <= shared_keys) {
+          if (from > 0) continue;
+          const float4 d = gqa_eight_scores<kHeadDim>(q, ring, 8 * n + lane % 8);
+          s[4 * n] = d.x, s[4 * n + 1] = d.y, s[4 * n + 2] = d.z, s[4 * n + 3] = d.w;
+          continue;
+        }
+        for (int node = max(from, tile_first); node < min(last, tile_last); node++) {
+          if (8 * n >= keys_of(node)) continue;
+          const int row = row_of(node, from, last, 8 * n + lane % 8);
+          const float4 d = gqa_eight_scores<kHeadDim>(q, ring, row);
+          if (mine0 == node) s[4 * n] = d.x, s[4 * n + 1] = d.y;
+          if (mine1 == node) s[4 * n + 2] = d.z, s[4 * n + 3] = d.w;
+        }
+      }
     }
-    gqa_softmax<kHeadDim>(st, t, step, scale, s, w);
-    more ? gqa_wait_copies<1>() : gqa_wait_copies<0>();
-    gqa_add_values<kHeadDim>(st, w, ~0u, ~0u, values);
-    __syncwarp();
-    if (more) gqa_start_copy<kHeadDim>(p.v_cache, p, t, slots, values);
+    __syncthreads();
+    from = last;
   }
-#pragma unroll 1
-  for (; step < last; step += kGqaWarps)
-    gqa_tail_step<kHeadDim>(p, t, st, q, step, scale, slots, keys, values);
+  GqaState<kColumns> st = state;
+  uint32_t w[16];
+  if (busy) gqa_softmax(st, t, step, scale, s, w);
+  for (int from = 0; from < nodes;) {
+    const int last = last_of(from);
+    if (!together) {
+      find(from, last);
+      copy(p.v_cache, from, last, values);
+      arrived();
+    }
+    if (busy) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        if (16 * i + 16 <= shared_keys) {
+          if (from == 0)
+            gqa_add_values<kHeadDim>(st, w + 4 * i, ~0u, ~0u, values, warp.first_piece,
+                                     16 * i + lane % 16);
+          continue;
+        }
+        for (int node = max(from, tile_first); node < min(last, tile_last); node++)
+          if (16 * i < keys_of(node))
+            gqa_add_values<kHeadDim>(st, w + 4 * i, mine0 == node ? ~0u : 0u,
+                                     mine1 == node ? ~0u : 0u, values, warp.first_piece,
+                                     row_of(node, from, last, 16 * i + lane % 16));
+      }
+    }
+    __syncthreads();
+    from = last;
+  }
+  state = st;
 }
 
-// A warp's normalised result into its partial.
+// A block's part of a chunk: normalised values and (maximum, sum) of its rows.
 template <int kHeadDim>
-__device__ __forceinline__ void gqa_store_partial(const GqaState<kHeadDim>& st,
-                                                  GqaPartial<kHeadDim>* to) {
+struct GqaPart {
+  float* o;
+  float2* stats;
+};
+
+template <int kHeadDim, int kColumns>
+__device__ __forceinline__ void gqa_store_part(const GqaState<kColumns>& st, const GqaWarp& warp,
+                                               const GqaPart<kHeadDim>& to) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    const int row = lane / 4 + 8 * h;
+    const int row = warp.tile * kGqaTileRows + lane / 4 + 8 * h;
     const float inverse = st.l[h] > 0 ? __frcp_rn(st.l[h]) : 0.f;
-    if (lane % 4 == 0) to->stats[row] = make_float2(st.m[h], st.l[h]);
+    if (warp.first_piece == 0 && lane % 4 == 0) to.stats[row] = make_float2(st.m[h], st.l[h]);
+    float* o = to.o + row * gqa_part_pitch(kHeadDim) + warp.first_piece * 8 + lane % 4 * 2;
 #pragma unroll
-    for (int n = 0; n < kHeadDim / 8; n++) {
-      to->o[row][8 * n + lane % 4 * 2] = __fmul_rn(st.o[4 * n + 2 * h], inverse);
-      to->o[row][8 * n + lane % 4 * 2 + 1] = __fmul_rn(st.o[4 * n + 2 * h + 1], inverse);
-    }
+    for (int n = 0; n < kColumns / 8; n++)
+      *reinterpret_cast<float2*>(o + 8 * n) = make_float2(
+          __fmul_rn(st.o[4 * n + 2 * h], inverse), __fmul_rn(st.o[4 * n + 2 * h + 1], inverse));
   }
 }
 
-// left = merge(left, right) by the whole block; both in shared memory or left in shared memory.
+__device__ __forceinline__ float4 merge_values(const AttentionMerge& merge, float4 left,
+                                               float4 right) {
+  return make_float4(merge_values(merge, left.x, right.x), merge_values(merge, left.y, right.y),
+                     merge_values(merge, left.z, right.z), merge_values(merge, left.w, right.w));
+}
+
+// Four values of one row, and the row's maximum and sum.
+struct GqaMerged {
+  float4 o;
+  float m, l;
+};
+
+__device__ __forceinline__ GqaMerged gqa_merge(const GqaMerged& a, const GqaMerged& b,
+                                               float scale) {
+  const AttentionMerge merge = attention_merge(a.m, a.l, b.m, b.l, scale);
+  return {merge_values(merge, a.o, b.o), merge.m, merge.l};
+}
+
+__device__ __forceinline__ void gqa_store_output(const GqaAttentionParams& p, int64_t at,
+                                                 float4 o) {
+  const __nv_bfloat162 pairs[2] = {__floats2bfloat162_rn(o.x, o.y),
+                                   __floats2bfloat162_rn(o.z, o.w)};
+  *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(p.out) + at) =
+      *reinterpret_cast<const uint2*>(pairs);
+}
+
+// Where results of chunks lie between the kernels: values of (token, head, chunk), then statistics.
 template <int kHeadDim>
-__device__ __forceinline__ void gqa_merge(GqaPartial<kHeadDim>* left,
-                                          const GqaPartial<kHeadDim>* right, float scale) {
-  constexpr int kPerThread = kGqaTileRows * kHeadDim / (kGqaWarps * 32);
-  constexpr int kThreadsPerRow = kHeadDim / kPerThread;
-  const int row = threadIdx.x / kThreadsPerRow;
-  const float2 a = left->stats[row], b = right->stats[row];
-  const AttentionMerge merge = attention_merge(a.x, a.y, b.x, b.y, scale);
-#pragma unroll
-  for (int i = 0; i < kPerThread; i++) {
-    const int c = threadIdx.x % kThreadsPerRow + i * kThreadsPerRow;
-    left->o[row][c] = merge_values(merge, left->o[row][c], right->o[row][c]);
-  }
-  __syncthreads();
-  if (threadIdx.x % kThreadsPerRow == 0) left->stats[row] = make_float2(merge.m, merge.l);
-  __syncthreads();
-}
+struct GqaWorkspace {
+  float* o;
+  float2* stats;
+};
 
 template <int kHeadDim>
-__device__ __forceinline__ void gqa_clear(GqaPartial<kHeadDim>* partial) {
-  for (int i = threadIdx.x; i < kGqaTileRows * kHeadDim; i += kGqaWarps * 32)
-    (&partial->o[0][0])[i] = 0;
-  if (threadIdx.x < kGqaTileRows) partial->stats[threadIdx.x] = make_float2(-INFINITY, 0);
-  __syncthreads();
+__device__ __forceinline__ GqaWorkspace<kHeadDim> gqa_workspace(const GqaAttentionParams& p,
+                                                                int max_chunks) {
+  GqaWorkspace<kHeadDim> w;
+  w.o = static_cast<float*>(p.workspace);
+  w.stats =
+      reinterpret_cast<float2*>(w.o + int64_t{p.num_rows} * p.num_heads * max_chunks * kHeadDim);
+  return w;
 }
 
-template <int kHeadDim>
-__device__ __forceinline__ void gqa_store_output(const GqaAttentionParams& p, const GqaTile& t,
-                                                 const GqaPartial<kHeadDim>& from) {
-  for (int i = threadIdx.x; i < kGqaTileRows * kHeadDim; i += kGqaWarps * 32) {
-    const int r = i / kHeadDim, c = i % kHeadDim;
-    const int node = r / t.padded_group, head = r % t.padded_group;
-    if (node >= t.num_nodes || head >= t.group) continue;
-    const int64_t at =
-        (int64_t{t.first_row + node} * p.num_heads + t.kv_head * t.group + head) * kHeadDim + c;
-    static_cast<__nv_bfloat16*>(p.out)[at] = __float2bfloat16_rn(from.o[r][c]);
-  }
-}
-
-// The positions any row of the tile sees; whole warps.
-__device__ __forceinline__ void gqa_tile_range(const GqaTile& t, int& begin, int& end) {
-  begin = min(t.begin[0] < t.end[0] ? t.begin[0] : 1 << 30,
-              t.begin[1] < t.end[1] ? t.begin[1] : 1 << 30);
-  end = max(t.end[0], t.end[1]);
-  for (int d = 1; d < 32; d *= 2) {
-    begin = min(begin, __shfl_xor_sync(~0u, begin, d));
-    end = max(end, __shfl_xor_sync(~0u, end, d));
-  }
-}
-
-__device__ __forceinline__ void gqa_zero_row(const GqaAttentionParams& p, int row) {
+// Inert rows of the window: zero.
+__device__ __forceinline__ void gqa_zero_rows(const GqaAttentionParams& p, const GqaGroups& g,
+                                              int window_row, int num_rows, int kv_head) {
   const int size = p.num_heads / p.num_kv_heads * p.head_dim;
-  __nv_bfloat16* out =
-      static_cast<__nv_bfloat16*>(p.out) + (int64_t{row} * p.num_kv_heads + blockIdx.y) * size;
-  for (int i = threadIdx.x; i < size; i += blockDim.x) out[i] = __float2bfloat16_rn(0.f);
-}
-
-// Grid: (rows, kv heads, splits). With one split, writes the output; otherwise one partial result
-// per chunk to the workspace, indexed by (row, kv head, chunk).
-template <int kHeadDim>
-__global__ void __launch_bounds__(kGqaWarps * 32)
-    gqa_attention_kernel(GqaAttentionParams p, int padded_group, int max_chunks) {
-  extern __shared__ __align__(128) char dynamic_shared[];
-  auto* sm = reinterpret_cast<GqaShared<kHeadDim>*>(dynamic_shared);
-  grid_dependency_launch();
-  grid_dependency_wait();
-  const int row = blockIdx.x, warp = threadIdx.x / 32;
-  const GqaTile t = gqa_tile(p, row, padded_group);
-  if (t.seq < 0 && blockIdx.z == 0) gqa_zero_row(p, row);
-  if (t.num_nodes == 0) return;
-  const bool split = gridDim.z > 1;
-  const float scale = log2_scale(p.softmax_scale);
-  uint32_t q[kHeadDim / 4];
-  gqa_load_queries<kHeadDim>(p, t, q);
-  int begin, end;
-  gqa_tile_range(t, begin, end);
-  auto* partials = static_cast<GqaPartial<kHeadDim>*>(p.workspace) +
-                   (int64_t{row} * p.num_kv_heads + t.kv_head) * max_chunks;
-  gqa_clear(&sm->total);
-  for (int chunk = begin / kGqaChunkPositions + blockIdx.z; chunk * kGqaChunkPositions < end;
-       chunk += gridDim.z) {
-    GqaState<kHeadDim> st = {};
-    st.m[0] = st.m[1] = -INFINITY;
-    // The warp's first step that is not wholly before what the tile sees.
-    constexpr int kSteps = kGqaChunkPositions / kGqaStep;
-    int first = chunk * kSteps + warp;
-    while ((first + 1) * kGqaStep <= begin) first += kGqaWarps;
-    gqa_steps<kHeadDim>(
-        p, t, st, q, first, min((chunk + 1) * kSteps, (end + kGqaStep - 1) / kGqaStep), scale,
-        sm->slots[warp], shared_address(sm->keys[warp]), shared_address(sm->values[warp]));
-    __syncthreads();
-    gqa_store_partial(st, &sm->partial[warp]);
-    __syncthreads();
-    gqa_merge(&sm->partial[0], &sm->partial[1], scale);
-    gqa_merge(&sm->partial[2], &sm->partial[3], scale);
-    gqa_merge(&sm->partial[0], &sm->partial[2], scale);
-    if (split) {
-      const float4* from = reinterpret_cast<const float4*>(&sm->partial[0]);
-      float4* to = reinterpret_cast<float4*>(&partials[chunk]);
-      for (int i = threadIdx.x; i < static_cast<int>(sizeof(GqaPartial<kHeadDim>) / 16);
-           i += kGqaWarps * 32)
-        __stcg(to + i, from[i]);
-    } else {
-      gqa_merge(&sm->total, &sm->partial[0], scale);
-    }
-    __syncthreads();
+  for (int row = 0; row < num_rows; row++) {
+    if (g.seq[row] >= 0) continue;
+    __nv_bfloat16* out = static_cast<__nv_bfloat16*>(p.out) +
+                         (int64_t{window_row + row} * p.num_kv_heads + kv_head) * size;
+    for (int i = threadIdx.x; i < size; i += blockDim.x) out[i] = __float2bfloat16_rn(0.f);
   }
-  if (!split) gqa_store_output(p, t, sm->total);
 }
 
-// Merges the chunks of one tile in order. Grid: (rows, kv heads).
-template <int kHeadDim>
-__global__ void __launch_bounds__(kGqaWarps * 32)
-    gqa_combine_kernel(GqaAttentionParams p, int padded_group, int max_chunks) {
-  __shared__ GqaPartial<kHeadDim> total;
+// Grid: (clusters of kBlocks, kv heads, windows).
+template <int kHeadDim, int kColumnParts, bool kSplit, int kBlocks>
+__device__ __forceinline__ void gqa_attend(const GqaAttentionParams& p, const GqaLaunch& launch) {
+  constexpr int kColumns = kHeadDim / kColumnParts, kPitch = gqa_part_pitch(kHeadDim);
+  constexpr int kTurns = kGqaStepsOfChunk / kBlocks;
+  extern __shared__ __align__(128) char dynamic_shared[];
+  GqaGroups& g = *reinterpret_cast<GqaGroups*>(dynamic_shared);
+  GqaPart<kHeadDim> mine;
+  mine.o = reinterpret_cast<float*>(dynamic_shared + sizeof(GqaGroups));
+  mine.stats = reinterpret_cast<float2*>(mine.o + launch.tiles * kGqaTileRows * kPitch);
+  const uint32_t ring = shared_address(mine.stats + launch.tiles * kGqaTileRows);
   grid_dependency_launch();
   grid_dependency_wait();
-  const GqaTile t = gqa_tile(p, blockIdx.x, padded_group);
-  if (t.num_nodes == 0) return;
+  const int block = blockIdx.x % kBlocks, cluster = blockIdx.x / kBlocks;
+  const int window_row = blockIdx.z * kGqaWindowRows;
+  const int window_rows = min(kGqaWindowRows, p.num_rows - window_row);
+  const int heads = p.num_heads / p.num_kv_heads, log2_group = launch.log2_group;
+  gqa_find_groups(p, window_row, window_rows, launch.tiles * kGqaTileRows >> log2_group, g);
+  GqaWarp warp;
+  warp.kv_head = blockIdx.y;
+  warp.tile = threadIdx.x / 32 / kColumnParts;
+  warp.first_piece = threadIdx.x / 32 % kColumnParts * (kColumns / 8);
+  warp.log2_group = log2_group, warp.window_row = window_row;
+  if (blockIdx.x == 0) gqa_zero_rows(p, g, window_row, window_rows, warp.kv_head);
+
+  // Without a split all chunks of a group belong to one cluster.
+  const int shared_out = kSplit ? g.first_work[g.count] : g.count;
+  int first = shared_out * cluster / launch.clusters;
+  int last = shared_out * (cluster + 1) / launch.clusters;
+  if (kSplit) {
+    first = gqa_item_at(g, first);
+    last = cluster + 1 < launch.clusters ? gqa_item_at(g, last) : g.first_item[g.count];
+  } else {
+    first = g.first_item[first], last = g.first_item[last];
+  }
+  if (first == last) return;  // as all blocks of the cluster
+
   const float scale = log2_scale(p.softmax_scale);
+  const GqaWorkspace<kHeadDim> workspace = gqa_workspace<kHeadDim>(p, launch.max_chunks);
+  // Fours of a tile's values that each thread merges.
+  constexpr int kThreadsOfTile = 32 * kColumnParts;
+  constexpr int kVectors =
+      (kGqaTileRows * kHeadDim / 4 / kBlocks + kThreadsOfTile - 1) / kThreadsOfTile;
+  GqaMerged total[kVectors];                // without a split
+  GqaMerged two[kVectors], left[kVectors];  // two parts, the first two, where one block runs them
+  GqaState<kColumns> st;
+  GqaTile t;
+  uint32_t q[kHeadDim / 4];
+  GqaCursor work = gqa_cursor(g, first), ahead = work;
+  int issued = 0;
+  const int jobs = kTurns * (last - first);
+  // Starts copies up to those of `until`, but not past a step of mixed keys.
+  const auto fill = [&](int until) {
+    for (until = min(until, jobs); issued < until; issued++, gqa_advance<kTurns>(g, ahead)) {
+      const GqaStepOf s = gqa_step_of(g, ahead, block);
+      if (s.mixed) return;
+      if (!s.empty) {
+        const int seq = g.seq[g.first_row[ahead.group]];
+        gqa_start_copy<kHeadDim>(p, p.block_tables[int64_t{seq} * p.max_blocks + s.step],
+                                 g.longest[ahead.group] - s.step * kGqaStep, warp.kv_head,
+                                 ring + (issued & (launch.stages - 1)) * gqa_stage_bytes(kHeadDim));
+      }
+      gqa_commit();
+    }
+  };
+  int loaded = -1;  // the group whose queries the warp holds
+  // Of the tile: its queries, then scores, then its part of a chunk.
+  float* const scratch = mine.o + warp.tile * kGqaTileRows * kPitch;
+  const auto load_queries = [&] {
+    gqa_load_queries<kHeadDim, kColumnParts>(shared_address(scratch), warp.tile, q);
+  };
+  for (int job = 0; job < jobs; job++, gqa_advance<kTurns>(g, work)) {
+    if (work.turn % 2 == 0) {
+      // The parts of the chunk before have been read.
+      if (kBlocks > 1 && job > 0) cluster_wait();
+#pragma unroll
+      for (int i = 0; i < kColumns / 2; i++) st.o[i] = 0;
+      st.m[0] = st.m[1] = -INFINITY, st.l[0] = st.l[1] = 0;
+    }
+    const bool fresh = work.group != loaded;
+    if (fresh) {
+      loaded = work.group;
+      if (kBlocks == 1) __syncthreads();
+      gqa_copy_queries<kHeadDim, kColumnParts>(p, g, loaded, warp, shared_address(scratch));
+      gqa_commit();
+      t = gqa_tile(p, g, loaded, warp.tile, log2_group);
+      if constexpr (!kSplit)
+        for (GqaMerged& row : total) row = {make_float4(0, 0, 0, 0), -INFINITY, 0};
+    }
+    const GqaStepOf s = gqa_step_of(g, work, block);
+    const bool filled = issued > job;  // not at the beginning and behind mixed keys
+    if (filled || s.mixed) gqa_wait_copies(fresh ? 0 : issued - job - 1);
+    __syncthreads();
+    if (fresh && (filled || s.mixed)) load_queries();
+    if (s.mixed) {
+      // Copies, lest they lie in memory all the time for this call's sake.
+      GqaState<kColumns> state = st;
+      GqaTile tile = t;
+      uint32_t queries[kHeadDim / 4];
+#pragma unroll
+      for (int i = 0; i < kHeadDim / 4; i++) queries[i] = q[i];
+      gqa_mixed_step<kHeadDim, kColumns>(p, g, loaded, warp, tile, state, queries, s.step, scale,
+                                         ring, launch.stages * kGqaStep);
+      st = state;
+      issued++;
+      gqa_advance<kTurns>(g, ahead);
+    } else {
+      fill(job + launch.stages);
+      if (!filled) {
+        gqa_wait_copies(issued - job - 1);
+        __syncthreads();
+        if (fresh) load_queries();
+      }
+      if (s.step * kGqaStep < t.tile_end && (s.step + 1) * kGqaStep > t.tile_begin) {
+        const uint32_t keys = ring + (job & (launch.stages - 1)) * gqa_stage_bytes(kHeadDim);
+        float scores[32];
+        uint32_t w[16];
+        gqa_scores<kHeadDim, kColumnParts>(q, keys, warp.tile, warp.first_piece / (kColumns / 8),
+                                           scratch, scores);
+        gqa_softmax(st, t, s.step, scale, scores, w);
+        const int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+          gqa_add_values<kHeadDim>(st, w + 4 * i, ~0u, ~0u, keys + kGqaStep * kHeadDim * 2,
+                                   warp.first_piece, 16 * i + lane % 16);
+      }
+    }
+    if (work.turn % 2 == 0) continue;
+
+    // A part is complete. The four of a row merge, in each block of the cluster for a quarter of
+    // the rows.
+    named_barrier_sync(1 + warp.tile, 32 * kColumnParts);  // the tile's scores have been read
+    if (warp.tile * kGqaTileRows < g.num_rows[loaded] << log2_group) gqa_store_part(st, warp, mine);
+    if constexpr (kBlocks > 1)
+      cluster_sync();
+    else
+      __syncthreads();
+    const int tiles = ((g.num_rows[loaded] << log2_group) + kGqaTileRows - 1) / kGqaTileRows;
+    const int share = tiles * (kGqaTileRows / kBlocks);
+    const int chunk = s.step / kGqaStepsOfChunk;
+    const bool ends = work.item + 1 == g.first_item[loaded + 1];
+#pragma unroll
+    for (int v = 0; v < kVectors; v++) {
+      const int i = threadIdx.x + v * blockDim.x, column = i % (kHeadDim / 4) * 4;
+      const int r = block * share + i / (kHeadDim / 4);
+      const GqaPair pair = gqa_pair(p, g, loaded, log2_group, r);
+      if (i / (kHeadDim / 4) >= share || pair.token < 0) continue;
+      const uint32_t o = shared_address(mine.o + r * kPitch + column);
+      const uint32_t stats = shared_address(mine.stats + r);
+      GqaMerged merged;
+      if constexpr (kBlocks > 1) {
+        GqaMerged from[kGqaParts];
+#pragma unroll
+        for (int b = 0; b < kGqaParts; b++) {
+          from[b].o = cluster_load(cluster_address(o, b));
+          const float2 m_and_l = cluster_load_pair(cluster_address(stats, b));
+          from[b].m = m_and_l.x, from[b].l = m_and_l.y;
+        }
+        merged = gqa_merge(gqa_merge(from[0], from[1], scale), gqa_merge(from[2], from[3], scale),
+                           scale);
+      } else {
+        const GqaMerged own = {*reinterpret_cast<const float4*>(mine.o + r * kPitch + column),
+                               mine.stats[r].x, mine.stats[r].y};
+        const int part = work.turn / 2;
+        two[v] = part % 2 == 0 ? own : gqa_merge(two[v], own, scale);
+        if (part == 1) left[v] = two[v];
+        if (part < 3) continue;
+        merged = gqa_merge(left[v], two[v], scale);
+      }
+      const int64_t row_head =
+          int64_t{window_row + g.first_row[loaded] + pair.token} * p.num_heads +
+          warp.kv_head * heads + pair.head;
+      if constexpr (kSplit) {
+        const int64_t at = row_head * launch.max_chunks + chunk;
+        __stcg(reinterpret_cast<float4*>(workspace.o + at * kHeadDim + column), merged.o);
+        if (column == 0) __stcg(workspace.stats + at, make_float2(merged.m, merged.l));
+      } else {
+        total[v] = gqa_merge(total[v], merged, scale);
+        if (ends) gqa_store_output(p, row_head * kHeadDim + column, total[v].o);
+      }
+    }
+    if constexpr (kBlocks > 1) cluster_arrive();
+  }
+  if constexpr (kBlocks > 1) cluster_wait();
+}
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+constexpr int kGqaMostBlocks = kGqaParts;
+#else
+constexpr int kGqaMostBlocks = 1;
+#endif
+
+template <int kHeadDim, int kColumnParts, bool kSplit, int kBlocks>
+__global__ void __launch_bounds__(kGqaMaxThreads)
+    gqa_attention_kernel(const __grid_constant__ GqaAttentionParams p,
+                         const __grid_constant__ GqaLaunch launch) {
+  if constexpr (kBlocks <= kGqaMostBlocks)
+    gqa_attend<kHeadDim, kColumnParts, kSplit, kBlocks>(p, launch);
+}
+
+// Merges the chunks of a row in order, one warp a (token, head) pair. All loads of a batch of
+// chunks are in flight together, and only the sum of a chunk waits for the one before.
+template <int kHeadDim>
+__global__ void __launch_bounds__(128) gqa_combine_kernel(GqaAttentionParams p, int max_chunks) {
+  constexpr int kBatch = 16, kValues = kHeadDim / 32;
+  using Vector = std::conditional_t<kValues == 4, float4, float2>;
+  grid_dependency_launch();
+  grid_dependency_wait();
+  const int row_head = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
+  const int row = row_head / p.num_heads;
+  if (row >= p.num_rows) return;
   int begin, end;
-  gqa_tile_range(t, begin, end);
-  const auto* partials = static_cast<const GqaPartial<kHeadDim>*>(p.workspace) +
-                         (int64_t{blockIdx.x} * p.num_kv_heads + t.kv_head) * max_chunks;
-  gqa_clear(&total);
-  for (int chunk = begin / kGqaChunkPositions; chunk * kGqaChunkPositions < end; chunk++)
-    gqa_merge(&total, &partials[chunk], scale);
-  gqa_store_output(p, t, total);
+  gqa_range(p, row, begin, end);
+  if (p.seq_of_row[row] < 0) return;
+  const float scale = log2_scale(p.softmax_scale);
+  const GqaWorkspace<kHeadDim> workspace = gqa_workspace<kHeadDim>(p, max_chunks);
+  const int last = begin < end ? (end - 1) / kGqaChunkPositions + 1 : 0;
+  float m = -INFINITY, l = 0, o[kValues] = {};
+  for (int first = gqa_first_chunk(begin); first < last; first += kBatch) {
+    const int count = min(kBatch, last - first);
+    const int64_t at = int64_t{row_head} * max_chunks + first;
+    float2 stats = make_float2(-INFINITY, 0);
+    if (lane < count) stats = __ldcg(workspace.stats + at + lane);
+    Vector values[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; i++)
+      if (i < count)
+        values[i] =
+            __ldcg(reinterpret_cast<const Vector*>(workspace.o + (at + i) * kHeadDim) + lane);
+    // As attention_merge: of lane i, the merge of chunk i with all before it.
+    float top = stats.x;
+#pragma unroll
+    for (int d = 1; d < kBatch; d *= 2) {
+      const float other = __shfl_up_sync(~0u, top, d);
+      if (lane >= d) top = fmaxf(top, other);
+    }
+    top = fmaxf(top, m);
+    float before = __shfl_up_sync(~0u, top, 1);
+    if (lane == 0) before = m;
+    const float base = __fmul_rn(top, scale);
+    const float decay = exp2_approx(__fsub_rn(__fmul_rn(before, scale), base));
+    const float b =
+        stats.y > 0 ? __fmul_rn(stats.y, exp2_approx(__fsub_rn(__fmul_rn(stats.x, scale), base)))
+                    : 0.f;
+    float a = 0, sum = 1;
+#pragma unroll
+    for (int i = 0; i < kBatch; i++) {
+      const float left = l > 0 ? __fmul_rn(l, __shfl_sync(~0u, decay, i)) : 0.f;
+      const float both = __fadd_rn(left, __shfl_sync(~0u, b, i));
+      if (i < count) l = both;
+      if (lane == i) a = left, sum = both;
+    }
+    AttentionMerge merge;
+    const float left = a > 0 ? __fdiv_rn(a, sum) : 0.f, right = b > 0 ? __fdiv_rn(b, sum) : 0.f;
+#pragma unroll
+    for (int i = 0; i < kBatch; i++) {
+      merge.left = __shfl_sync(~0u, left, i), merge.right = __shfl_sync(~0u, right, i);
+      if (i < count) {
+        const float* v = reinterpret_cast<const float*>(&values[i]);
+#pragma unroll
+        for (int c = 0; c < kValues; c++) o[c] = merge_values(merge, o[c], v[c]);
+      }
+    }
+    m = __shfl_sync(~0u, top, count - 1);
+  }
+  __nv_bfloat16* out =
+      static_cast<__nv_bfloat16*>(p.out) + int64_t{row_head} * kHeadDim + lane * kValues;
+#pragma unroll
+  for (int c = 0; c < kValues; c += 2)
+    *reinterpret_cast<__nv_bfloat162*>(out + c) = __floats2bfloat162_rn(o[c], o[c + 1]);
 }
 
 }  // namespace coppice::kernels

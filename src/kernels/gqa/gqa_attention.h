@@ -32,6 +32,7 @@ struct GqaAttentionParams {
   int32_t max_path = 0;
   int32_t max_blocks = 0;
   int32_t max_kv_len = 0;  // host bound on kv_len + path_len, for grid sizes only
+  int32_t num_seqs = 1;    // about how many share the rows, for tile sizes only
 
   int32_t sliding_window = 0;  // 0: none; otherwise keys at positions > position - sliding_window
   bool causal = false;         // keys beyond the row's own position are not seen

@@ -2,7 +2,16 @@
 
 #include <algorithm>
 
+#include "kernels/gqa/gqa_groups.h"
+
 namespace coppice::kernels {
+namespace {
+
+int divide_up(int a, int b) {
+  return (a + b - 1) / b;
+}
+
+}  // namespace
 
 int gqa_padded_group(int num_heads, int num_kv_heads) {
   int padded = 1;
@@ -11,18 +20,35 @@ int gqa_padded_group(int num_heads, int num_kv_heads) {
 }
 
 int gqa_max_chunks(int max_kv_len) {
-  return std::max(1, (max_kv_len + kGqaChunkPositions - 1) / kGqaChunkPositions);
+  return std::max(1, divide_up(max_kv_len, kGqaChunkPositions));
 }
 
-int gqa_splits(int num_rows, int num_kv_heads, int max_kv_len) {
-  constexpr int kBlocks = 1056;  // four waves of two blocks on 132 multiprocessors
-  const int pairs = num_rows * num_kv_heads;
-  if (pairs > kGqaSplitPairs) return 1;
-  return std::clamp(kBlocks / std::max(pairs, 1), 1, gqa_max_chunks(max_kv_len));
+GqaLaunch gqa_launch(const GqaShape& s, bool has_clusters) {
+  constexpr int kClusters = 30;  // of four blocks, alone on their multiprocessors, on an H200
+  GqaLaunch l;
+  const int padded = gqa_padded_group(s.num_heads, s.num_kv_heads);
+  while (1 << l.log2_group < padded) l.log2_group++;
+  l.blocks = has_clusters ? kGqaParts : 1;
+  // Two fit in the 99 KB of the smaller GPUs without clusters.
+  const int most_tiles = has_clusters ? kGqaMaxTiles : 2;
+  const int rows_of_seq = divide_up(s.num_rows, std::max(s.num_seqs, 1));
+  l.tiles = std::min(divide_up(rows_of_seq * padded, kGqaTileRows), most_tiles);
+  l.column_parts = kGqaMaxThreads / 32 / (l.tiles <= 2 ? 2 : l.tiles <= 4 ? 4 : 8);
+  const bool shares = l.tiles == 1;  // the multiprocessor with another block
+  l.stages = !has_clusters || shares || (s.head_dim == 64 && l.tiles > 4) ? 2 : 4;
+  const size_t part = sizeof(float) * static_cast<size_t>(gqa_part_pitch(s.head_dim) + 2);
+  l.shared_bytes = sizeof(GqaGroups) + part * kGqaTileRows * static_cast<size_t>(l.tiles) +
+                   gqa_stage_bytes(s.head_dim) * static_cast<size_t>(l.stages);
+  l.max_chunks = gqa_max_chunks(s.max_kv_len);
+  l.split = s.num_rows * s.num_heads <= kGqaSplitRows && l.max_chunks > 1;
+  l.windows = divide_up(s.num_rows, kGqaWindowRows);
+  const int items = std::min(s.num_rows, kGqaWindowRows) * (l.split ? l.max_chunks : 1);
+  l.clusters = std::clamp((shares ? 2 : 1) * kClusters / (s.num_kv_heads * l.windows), 1, items);
+  return l;
 }
 
 size_t gqa_attention_workspace_bytes(int max_kv_len, int head_dim) {
-  return gqa_partial_bytes(head_dim == 64 ? 64 : 128) * kGqaSplitPairs *
+  return sizeof(float) * static_cast<size_t>(head_dim + 2) * kGqaSplitRows *
          static_cast<size_t>(gqa_max_chunks(max_kv_len));
 }
 

@@ -22,8 +22,16 @@ struct RowKeys {
   std::int32_t sequence, kv_len, path_len;
 };
 
+// What the rows of a step are: of all kinds, one after the other, or all of one sequence.
+enum class RowKind { kMixed, kBlock, kTree, kPrompt };
+
 // Prompt-like rows (no path) and verify-like rows (a path), short and long.
-RowKeys keys_of(std::int64_t id, std::int64_t long_context) {
+RowKeys keys_of(std::int64_t id, std::int64_t long_context, RowKind kind = RowKind::kMixed) {
+  if (kind != RowKind::kMixed) {
+    const bool prompt = kind == RowKind::kPrompt;
+    return {0, static_cast<std::int32_t>(prompt ? 1 + id * 29 % long_context : long_context),
+            static_cast<std::int32_t>(kind == RowKind::kTree ? 1 + id % kMaxPath : 0)};
+  }
   const auto sequence = static_cast<std::int32_t>(id % 3);
   const std::int64_t length =
       long_context > 0 ? long_context : kLengths[static_cast<std::size_t>(sequence)];
@@ -56,11 +64,11 @@ Tensor cache(Staging& s, std::uint32_t stream, std::int64_t row_size) {
 // long_context: of every sequence, in place of kLengths.
 AttentionMetadata metadata(Staging& s, const std::vector<std::int64_t>& rows, Tensor& positions,
                            std::int32_t hidden = 0, Provenance provenance = Provenance::kDecided,
-                           std::int64_t long_context = 0) {
+                           std::int64_t long_context = 0, RowKind kind = RowKind::kMixed) {
   const auto count = static_cast<std::int64_t>(rows.size());
   std::vector<std::int32_t> sequence, kv_len, path_len, path, position, tables;
   for (const std::int64_t id : rows) {
-    RowKeys keys = id == kPadding ? RowKeys{-1, -99, -99} : keys_of(id, long_context);
+    RowKeys keys = id == kPadding ? RowKeys{-1, -99, -99} : keys_of(id, long_context, kind);
     if (id != kPadding && provenance == Provenance::kPrompt)
       keys = {keys.sequence, std::max(keys.kv_len, 1), 0};
     sequence.push_back(keys.sequence);
@@ -123,6 +131,7 @@ struct GqaSize {
   std::int64_t heads, kv_heads, dim, window;
   bool causal = false;
   std::int64_t long_context = 0;
+  RowKind kind = RowKind::kMixed;
 };
 
 RowResults run_gqa_attention(Backend& backend, const std::vector<std::int64_t>& rows,
@@ -130,8 +139,8 @@ RowResults run_gqa_attention(Backend& backend, const std::vector<std::int64_t>& 
   Staging s(backend);
   Tensor positions;
   // Causal rows of a draft block lie before the block's last key.
-  const AttentionMetadata meta =
-      metadata(s, rows, positions, size.causal ? 5 : 0, Provenance::kDecided, size.long_context);
+  const AttentionMetadata meta = metadata(s, rows, positions, size.causal ? 5 : 0,
+                                          Provenance::kDecided, size.long_context, size.kind);
   const Tensor out = s.act_out(static_cast<std::int64_t>(rows.size()), {size.heads, size.dim});
   backend.gqa_attention({.q = s.act_rows(1, rows, {size.heads, size.dim}, 2),
                          .k_cache = cache(s, 3, size.kv_heads * size.dim),
@@ -355,6 +364,11 @@ void add_attention_cases(std::vector<OpCase>& cases) {
   // Longer than what one block of a GPU takes: partial results, merged.
   gqa("long", {4, 2, 64, 0, false, 1100});
   gqa("long causal window 700", {4, 1, 128, 700, true, 1100});
+  // Groups of rows that share keys, of several tiles.
+  gqa("block of a K2 rank", {8, 1, 128, 0, false, 1100, RowKind::kBlock});
+  gqa("tree of 16 heads", {16, 1, 64, 0, false, 573, RowKind::kTree});
+  gqa("tree, window 300", {8, 2, 128, 300, false, 640, RowKind::kTree});
+  gqa("prompt of one sequence", {4, 2, 64, 0, true, 700, RowKind::kPrompt});
   gqa("head of 80", {4, 4, 80, 0});
   gqa("head of 24", {4, 2, 24, 0});
   const auto rope = [&](std::string name, RopeCase which) {
