@@ -47,9 +47,14 @@ TESTED = """
 | the same | | after seven constants and forms were changed with them in view (below) | 30 of 30 | 297 of 298 |
 | 2026-11-30T16:14 | b3e3624 | the same: not changed since, so these rounds test it | {before} |
 
-After the rounds of 16:14 and before the next: the plan's time follows its new kernels, measured alone; the share of a merge is 0.24 instead of 0.27, where the fit to the points marked `c` of both networks is best (0.022 relative; 0.024 at 0.20, 0.023 at 0.27), which leaves attention of 256 rows at
-1k of TP-8 6 % too fast instead of 10. And products of 65 rows and more take taller tiles, of 12 to 64 rows more push their sums ([dense products](gemm-h200.md)), so that dense parts and `lm_head` are
-predicted faster than these rounds had them.
+After the rounds of 16:14 and before the next were seen:
+
+- the plan's time follows its new kernels, measured alone;
+- the share of a merge is 0.24 instead of 0.27, where the fit to the points marked `c` of both networks is best (0.022 relative; 0.024 at 0.20, 0.023 at 0.27), which leaves attention of 256 rows at 1k of TP-8 6 % too fast instead of 10;
+- tiles of products are those of b4d5280, asked for as before ([dense products](gemm-h200.md)): of 65 rows and more they are taller, of 12 to 64 rows more push their sums;
+- rows 33 to 64 of a product count a fifth each: five products alone grow by 3.1 us from 8 to 33 rows and by 1.6 from 33 to 64 (there, "Whole stores"), of which more than the latter is already counted as sums. Dense parts of 32 rows were 5 to 7 % too fast in all rounds so far;
+- `mla_queries` of 9 to 24 rows take 2.4 us more than of eight (one pass) instead of 2.5 or 5: the attention block with 12, 17 and 24 rows lost 0.5, 2.3 and 3.4 us by it ([attention block](attention-block-h200.md));
+- commits are fitted to the mean of the passes, not their median, which jumps between two times.
 
 Rounds of 16:14:
 

@@ -17,7 +17,10 @@ constexpr double kL2Speedup = 1.4;       // over memory: 6.5 TB/s on an H200
 constexpr double kActivationRate = 0.8;  // of the read rate: plain loads and stores
 constexpr double kCopyRate = 0.4;  // of the read rate: one word a thread and nothing behind it
 constexpr std::int64_t kMergeRows = 64;  // from here on partial results are merged by columns
-constexpr std::int64_t kTileRows = 64;
+// Products grow with rows up to here, and by a fifth of that up to twice as many; beyond, their
+// tiles are counted.
+constexpr std::int64_t kTileRows = 32;
+constexpr double kBeyondTile = 0.2;
 constexpr std::int64_t kFewRows = 12;            // row by row work takes no longer than for one
 constexpr double kInstructionsPerWeight = 1.75;  // of an INT4 weight: unpack, scale, load, loop
 constexpr double kProductWeights = 256;          // of one m16n8k16
@@ -157,7 +160,9 @@ double spread_of(const OpCost& cost, const DeviceSpec& device) {
     case CostKind::kAttention:
       return static_cast<double>(std::min(cost.rows, kMergeRows));
     case CostKind::kDense:
-      return static_cast<double>(std::min(cost.rows, kTileRows));
+      return static_cast<double>(std::min(cost.rows, kTileRows)) +
+             kBeyondTile *
+                 static_cast<double>(std::clamp(cost.rows - kTileRows, std::int64_t{0}, kTileRows));
     case CostKind::kRows:
       return static_cast<double>(
           std::max<std::int64_t>(std::min(cost.rows, device.num_sms) - kFewRows, 1));

@@ -1,6 +1,7 @@
 #include "planner/round_file.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "io/json_field.h"
 #include "model/load_model.h"
@@ -39,6 +40,7 @@ MeasuredRound read_round(const JsonField& field) {
                       .expert_loads = numbers(field, "expert_loads"),
                       .expert_loads_alone = numbers(field, "expert_loads_alone"),
                       .us = {},
+                      .mean_us = {},
                       .total_us = field.get<double>("total_us"),
                       .total_us_min = field.get<double>("total_us_min", 0.0),
                       .total_us_max = field.get<double>("total_us_max", 0.0),
@@ -46,11 +48,15 @@ MeasuredRound read_round(const JsonField& field) {
                       .buffers_bytes = field.get<double>("cache_and_buffers_bytes", 0.0),
                       .workspace_bytes = field.get<double>("workspace_bytes", 0.0),
                       .graph_bytes = field.get<double>("graph_bytes", 0.0)};
-  const auto spread = field.find("spread");
+  const auto spread = field.find("spread"), by_run = field.find("by_run");
   for (const StageName& stage : kStages) {
     const auto group = field.find(stage.group);
     const auto us = group ? group->find(stage.name) : std::nullopt;
-    if (us) round.us[stage.part] = us->as<double>();
+    if (us) round.us[stage.part] = round.mean_us[stage.part] = us->as<double>();
+    const std::vector<double> runs = by_run ? numbers(*by_run, stage.name) : std::vector<double>();
+    if (!runs.empty())
+      round.mean_us[stage.part] =
+          std::reduce(runs.begin(), runs.end()) / static_cast<double>(runs.size());
     const auto range = spread ? spread->find(stage.name) : std::nullopt;
     if (!range) continue;
     const std::vector<JsonField> ends = range->elements();

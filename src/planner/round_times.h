@@ -28,7 +28,7 @@ struct MeasuredRound {
   // Loads (expert_loads, backend/cost/op_cost.h) of the round, and of its experts timed alone;
   // empty: not counted.
   std::vector<double> expert_loads, expert_loads_alone;
-  std::map<Part, double> us;
+  std::map<Part, double> us, mean_us;         // median and mean over the runs
   double total_us = 0;                        // without the host
   double total_us_min = 0, total_us_max = 0;  // over the runs
   std::map<Part, std::pair<double, double>> spread;

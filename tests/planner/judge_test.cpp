@@ -62,7 +62,8 @@ std::vector<std::string> beyond_ten_percent(const Judgement& judgement) {
 
 // All but what docs/results/planner-h200.md names.
 TEST(JudgeTest, StagesAreWithinTenPercent) {
-  EXPECT_EQ(beyond_ten_percent(measured()), std::vector<std::string>{});
+  // Kernels of 17 rows are faster since these rounds.
+  EXPECT_EQ(beyond_ten_percent(measured()), (std::vector<std::string>{"dense, 17 rows at 32768"}));
   // Commits do not depend on the context: the same work took 246, 236 and 256 us. Products of 256
   // rows take taller tiles since these rounds.
   EXPECT_EQ(beyond_ten_percent(whole_layers()),

@@ -259,10 +259,10 @@ void CostBackend::plan_mla_attention(const PlanMlaAttentionArgs& args) {
 }
 
 // Its steps; few decided rows of few heads take one launch (kernels/mla/mla_queries.cuh). What it
-// does in turn: norm, both products and the exchange between them, and eight rows at a time all but
-// the last. From docs/results/attention-block-h200.md.
+// does in turn: norm, both products and the exchange between them, with more than eight rows in one
+// longer pass or else eight rows at a time. From docs/results/attention-block-h200.md.
 void CostBackend::mla_queries(const MlaQueriesArgs& args) {
-  constexpr double kChain = 40, kRow = 1.4, kPass = 50;  // serial steps
+  constexpr double kChain = 40, kRow = 1.4, kPass = 50, kLongPass = 48;  // serial steps
   const std::size_t first = ops_.size();
   Backend::mla_queries(args);
   if (!options_.fuses_blocks) return;
@@ -277,9 +277,11 @@ void CostBackend::mla_queries(const MlaQueriesArgs& args) {
     ops_[i].in_mla_queries = true;
     if (fused && i > first) ops_[i].launches = 0;
   }
-  if (fused)
-    ops_[first].serial_steps = kChain + kRow * as_double(std::min<std::int64_t>(rows, 8)) +
-                               kPass * as_double((rows - 1) / 8);
+  if (!fused) return;
+  constexpr std::int64_t kAtOnce = kernels::kMlaQueriesPass;
+  const bool together = kernels::mla_queries_cut(narrow(rows), narrow(args.num_heads())).together;
+  ops_[first].serial_steps = kChain + kRow * as_double(std::min(rows, kAtOnce)) +
+                             (together ? kLongPass : kPass * as_double((rows - 1) / kAtOnce));
 }
 
 // A sequence's context is read once for all its rows, and every row's own key once.
