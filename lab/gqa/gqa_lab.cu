@@ -257,6 +257,33 @@ void check(const char* name, World& w) {
          ok ? "" : " <-- WRONG");
 }
 
+__global__ void leave_in_shared(int value, int words) {
+  extern __shared__ int shared[];
+  for (int i = threadIdx.x; i < words; i += blockDim.x)
+    *static_cast<volatile int*>(shared + i) = value + static_cast<int>(blockIdx.x % 4);
+}
+
+// A round whose rows are all inert, with and without a split, whatever lies in shared memory: its
+// output is zero, and it ends.
+void inert(int rows, int max_len, int left) {
+  World w;
+  make(w, {8, 4, 64}, {20}, rows, true);
+  for (Row& row : w.rows) row = {-1, 0, 0, {}, 1};
+  w.max_len = max_len;
+  Device d;
+  upload(d, w, w.rows, w.tables);
+  constexpr int kBytes = 227 * 1024;
+  CK(cudaFuncSetAttribute(leave_in_shared, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  leave_in_shared<<<132 * 8, 1024, kBytes>>>(left, kBytes / 4);
+  CK(cudaDeviceSynchronize());
+  const auto got = run(d);
+  const bool ok = std::all_of(got.begin(), got.end(), [](uint16_t x) { return x == 0; });
+  if (!ok) wrong++;
+  printf("  %d inert rows alone, at most %d keys, %11d in shared memory %s\n", rows, max_len, left,
+         ok ? "" : " <-- WRONG");
+  fflush(stdout);
+}
+
 size_t rows_bad = 0, rows_seen = 0;
 void bits(World& w) {
   const int per_row = w.s.heads * w.s.dim;
@@ -350,6 +377,9 @@ int main() {
                  block ? "block of 16" : "tree");
         check(name, w);
       }
+  for (int max_len : {264, 4160})
+    for (int rows : {1, 8, 300})
+      for (int left : {0, 7, -5, -1000, -1140850688, -1 << 29}) inert(rows, max_len, left);
   {
     World w;
     std::vector<int> c;

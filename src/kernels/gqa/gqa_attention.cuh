@@ -702,6 +702,7 @@ __device__ __forceinline__ void gqa_attend(const GqaAttentionParams& p, const Gq
   warp.first_piece = threadIdx.x / 32 % kColumnParts * (kColumns / 8);
   warp.log2_group = log2_group, warp.window_row = window_row;
   if (blockIdx.x == 0) gqa_zero_rows(p, g, window_row, window_rows, warp.kv_head);
+  if (g.count == 0) return;  // all rows are inert, as the rows of a round behind the last are
 
   // Without a split all chunks of a group belong to one cluster.
   const int shared_out = kSplit ? g.first_work[g.count] : g.count;
