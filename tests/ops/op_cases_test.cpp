@@ -114,6 +114,21 @@ TEST_P(OpCasesTest, RowsDoNotDependOnOtherRowsOrThreads) {
   }
 }
 
+// As in a round that was launched before the last one's results were known.
+TEST_P(OpCasesTest, RowsMayAllBePadded) {
+  const auto tested = backend_or_skip(GetParam(), 2);
+  if (tested == nullptr) GTEST_SKIP() << "no " << GetParam() << " here";
+  for (const OpCase& op_case : chosen_cases()) {
+    std::printf("%s %s\n", op_case.op.c_str(), op_case.name.c_str());
+    std::fflush(stdout);
+    if (is_refused(op_case, GetParam(), *tested)) continue;
+    for (const std::size_t size : {std::size_t{1}, std::size_t{8}, std::size_t{67}})
+      for (const std::vector<float>& values :
+           op_case.run(*tested, std::vector<std::int64_t>(size, kPadding)))
+        EXPECT_TRUE(values.empty());
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, OpCasesTest,
                          ::testing::Values("cpu-reference", "cpu-avx2", "cpu-avx512", "cuda"),
                          [](const auto& param) {

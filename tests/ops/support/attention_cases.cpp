@@ -151,6 +151,11 @@ RowResults run_gqa_attention(Backend& backend, const std::vector<std::int64_t>& 
                          .causal = size.causal,
                          .scale = 1 / std::sqrt(static_cast<float>(size.dim)),
                          .out = out});
+  // A padded row comes out as zeros.
+  const std::vector<float> values = s.read(out);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (rows[i / static_cast<std::size_t>(size.heads * size.dim)] == kPadding)
+      COPPICE_CHECK_EQ(values[i], 0.0f);
   RowResults results;
   s.collect(out, rows, results);
   return results;
