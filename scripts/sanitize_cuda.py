@@ -216,10 +216,14 @@ def cases_of(build, tool, name):
         return []
     if run.kind == "plain":
         return [(name, run.args, {})]
+    if run.kind == "ops" and tool == "coverage":  # nothing can fail: few processes
+        rows = ",".join(map(str, ROWS))
+        return [(part.strip(), ["--gtest_filter=*AgreesWithReference/cuda"], {"COPPICE_OPS": part, "COPPICE_ROWS": rows})
+                for part in run.args]
     names = names_in(build, run)
     if not names:
         sys.exit(f"{run.binary}: has no case of '{name}'")
-    if run.kind == "gtest" and run.together:
+    if run.kind == "gtest" and (run.together or tool == "coverage"):
         return [(run.args[0], ["--gtest_filter=" + run.args[0]], {})]
     if run.kind == "gtest":
         return [(test, ["--gtest_filter=" + test], {}) for test in names]

@@ -279,7 +279,7 @@ class RunTest(unittest.TestCase):
         code, out = self.run_script("--tools", "memcheck,coverage", "--only", "silu_mul")
         self.assertEqual(code, 0)
         self.assertIn("op silu_mul 1", out)
-        self.assertEqual(self.states("coverage"), {"silu_mul fine, 1,7,17,33,129 rows": "clean"})
+        self.assertEqual(self.states("coverage"), {"silu_mul": "clean"})
         sanitize_cuda.KERNELS["embed_kernel"] = ["op silu_mul"]
         code, out = self.run_script("--tools", "memcheck,coverage", "--only", "silu_mul")
         self.assertEqual(code, 1)
@@ -309,14 +309,14 @@ class RunTest(unittest.TestCase):
         self.assertIn("op silu_mul 3", table["silu_mul_kernel"])
         code, _ = self.run_script("--coverage", "--only", "silu_mul")
         self.assertEqual(code, 0)
-        self.assertEqual(self.states("coverage")["silu_mul fine, 1,7,17,33,129 rows"], "clean")
+        self.assertEqual(self.states("coverage")["silu_mul"], "clean")
 
     def test_a_kernel_that_no_launch_of_its_runs_has_is_not_called_clean(self):
         self.run_script("--tools", "memcheck", "--only", "silu_mul;mla_rope")
         launch = "========= Launch #1 (filtered: not in include list)\n=========   Kernel: _ZN7coppice7kernels{}Ei\n=========\n"
         summary = "========= ERROR SUMMARY: 1 error\n"
         (self.path / "outputs").write_text("#####silu_mul\n" + launch.format("12embed_kernel") + summary +
-                                           "#####place\n" + launch.format("15mla_rope_kernel") + summary)
+                                           "#####mla_rope\n" + launch.format("15mla_rope_kernel") + summary)
         self.run_script("--coverage", "--only", "silu_mul;mla_rope")
         text = sanitize_cuda.page_of(sanitize_cuda.results_in(self.path / "logs"), ["memcheck"])
         self.assertIn("| `silu_mul_kernel` | not reached |", text)
