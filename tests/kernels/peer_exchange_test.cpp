@@ -36,11 +36,13 @@ void check(cudaError_t error) {
   CHECK_CUDA(error);
 }
 
-// Streams of one GPU that share a connection would wait for each other: a deadlock of ranks. A
-// number that is set already stays.
+// Where ranks share a GPU, streams of one connection would wait for each other, and a kernel that
+// is loaded at its first launch may wait for a kernel that waits for it: a deadlock of ranks. What
+// is set already stays.
 int num_devices() {
-  static const int connections = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-  int count = connections;
+  static const int failed =
+      setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0) | setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  int count = failed;
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
@@ -148,6 +150,9 @@ class PeerRanks {
 template <typename T>
 std::vector<T> read(const DeviceArray<T>& array, std::size_t count, cudaStream_t stream) {
   std::vector<T> values(count);
+  // A copy to pageable memory holds the driver's lock until it is done: where ranks share a GPU,
+  // the others could not launch what this one's kernel waits for.
+  check(cudaStreamSynchronize(stream));
   check(cudaMemcpyAsync(values.data(), array.get(), count * sizeof(T), cudaMemcpyDeviceToHost,
                         stream));
   check(cudaStreamSynchronize(stream));
