@@ -116,8 +116,9 @@ TEST_P(ExactnessTest, AKeyCountsTheSameThroughTableAndPath) {
 // Positions 62 and 65: a tensor core's product sums 16 keys at once, whatever their order.
 TEST_P(ExactnessTest, KeysInAnotherOrderAreCaught) {
   // Sums of fp32 in another order are seldom another bf16: kernels' planted faults find it there.
-  if (backend_->activation_dtype() == DType::kF32)
+  if (backend_->activation_dtype() == DType::kF32) {
     EXPECT_NE(bits(mla_row(*backend_, {66, 4, true})), bits(mla_row(*backend_, {66, 0})));
+  }
   EXPECT_NE(bits(gqa_row(*backend_, {66, 4, true})), bits(gqa_row(*backend_, {66, 0})));
 }
 
