@@ -76,7 +76,10 @@ RUNS = {
     "top-k and greedy": kernel_test("kernels_tree_test", "*TopKAndGreedy*"),
     "trees": kernel_test("kernels_tree_test", "Tree/SmallTrees.*:*GoldenTrees*"),
     "commit": kernel_test("kernels_tree_test", "*AcceptAndMove*"),
-    "sampling": kernel_test("kernels_tree_test", "Sample/SmallTrees.*"),
+    "sampling": kernel_test("kernels_tree_test", "Sample/SmallTrees.*-*clusters_even*:*clusters_beyond*"),
+    # Some 300 barriers of one cluster, one after another: minutes under racecheck.
+    "sampling, even rows": kernel_test("kernels_tree_test", "Sample/*clusters_even*:Sample/*clusters_beyond*",
+                                       tools=["memcheck", "synccheck", "initcheck"]),
     "experts": kernel_test("kernels_moe_test", "*MoeExpertsTest.AgreesWithDoublePrecision*:MoeRoute.*-*/5"),
     # The sizes that one row's form takes: in the other a block has two tiles of down.
     "experts, one token": kernel_test("kernels_moe_test", "*OneExpertMayTakeEveryRow/3:*OneExpertMayTakeEveryRow/5"),
@@ -127,7 +130,7 @@ KERNELS = {
     "merge_top_k_kernel": ["top-k and greedy"],
     "sample_greedy_kernel": ["op sample_rows", "top-k and greedy"],
     "sample_rows_kernel": ["sampling"],
-    "sample_rows_cluster_kernel": ["sampling", "rounds, log-probabilities"],
+    "sample_rows_cluster_kernel": ["sampling", "sampling, even rows", "rounds, log-probabilities"],
     "count_history_kernel": ["sampling"],
     "choice_log_probs_kernel": ["op sample_rows", "rounds, log-probabilities"],
     "build_tree_kernel": ["trees"],
