@@ -137,7 +137,7 @@ kernels() { (cd "$out" && step kernels "$coppice" bench kernels --device cuda $(
 
 small() {
   local budget mode status=0
-  (cd "$out" && step small "$coppice" bench round --device cuda --tiny --layers 6 --tp 1 --context 256,1024,4096 --rows 1,17,33,65 --runs 3 --repeats 5 --eager --json small.json) || status=1
+  (cd "$out" && step small "$coppice" bench round --device cuda --tiny --layers 6 --tp 1 --context 256,1024,4096 --rows 1,17,33,65 --repeats 15 --eager --json small.json) || status=1
   for budget in 16 32 64; do
     for mode in "" --enforce-eager; do
       step "tiny_k2_$budget$mode" timeout 60 "$coppice" generate "$here/models/tiny-k2" --drafter "$here/models/tiny-k2-dflash" --device cuda --ddtree-budget $budget \

@@ -99,9 +99,9 @@ def readme_rows():
         worst = max(abs(float(row[4])) for row in judged)
         rows.append([f"the planner on {len(judged)} rounds {what} that it was not calibrated on", f"within {worst:.1f} % of the measured time", "",
                      "docs/results/planner-h200.md"])
-    speeds = [cell("2026-11-29-h200-end-to-end.md", "mode", [mode], "tokens/s") for mode in ("plain", "DFlash chain", "DDTree, budget 16")]
+    speeds = [cell("2026-11-29-h200-rounds.md", "mode", [mode], "tokens/s captured") for mode in ("plain", "DFlash chain", "DDTree, budget 16")]
     rows.append(["tiny-k2 on an H200, one stream, plain / chain / tree of 16", " / ".join(speeds) + " tokens/s, identical output", "",
-                 "docs/results/2026-11-29-h200-end-to-end.md"])
+                 "docs/results/2026-11-29-h200-rounds.md"])
     pairs = [cell("cpu-zen4.md", "rows", ["1"], f"{n}: own / peer ms").split(" / ") for n in ("1 thread", "2 threads")]
     rows.append(["SmolLM2-135M Q4_1, one row, one / two CPU threads", " / ".join(own for own, _ in pairs) + " ms",
                  "llama.cpp, same file: " + " / ".join(peer for _, peer in pairs), "docs/results/cpu-zen4.md"])

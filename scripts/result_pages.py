@@ -8,6 +8,7 @@ its reports to docs/results/data first, in place of those of earlier days. Then 
 import json
 import pathlib
 import re
+import shutil
 import sys
 import tempfile
 
@@ -25,14 +26,15 @@ REPORTS = {"kernels": "whole-kernels", "rounds": "whole-rounds-tp8", "small": "w
 # ---- From a folder of outputs to docs/results/data.
 
 
-def read_tests(folder, report):
-    """Adds tests.txt and what the tests printed."""
+def read_tests(folder, report, commit):
+    """Adds tests.txt, in place of earlier runs of these tests, and what the tests printed."""
     lines = (folder / "tests.txt").read_text().splitlines()
     wanted = (folder / "checks.txt").read_text().split() if (folder / "checks.txt").exists() else []
     lines += [f"{name} {NOT_ENDED} 0 0 0 0" for name in wanted if not any(line.split()[0] == name for line in lines)]
     for line in lines:
         name, status, seconds, passed, failed, skipped = line.split()
-        report["tests"].append({"name": name, "status": int(status), "seconds": float(seconds), "passed": int(passed), "failed": int(failed), "skipped": int(skipped)})
+        report["tests"] = [test for test in report["tests"] if test["name"] != name]
+        report["tests"].append({"name": name, "commit": commit, "status": int(status), "seconds": float(seconds), "passed": int(passed), "failed": int(failed), "skipped": int(skipped)})
         if int(status) == NOT_ENDED:
             continue
         log = (folder / "logs" / f"{name}.log").read_text(errors="replace")
@@ -62,7 +64,7 @@ def read_texts(folder):
 
 
 def take(folders, data=DATA):
-    """Reports of the folders, dated, in place of earlier ones of their name. Tests of several folders become one report."""
+    """Reports of the folders, dated, in place of earlier ones of their name. Tests of several folders become one report, a later run of a test in place of an earlier."""
     found = {}
     for folder in folders:
         about = {name: (folder / f"{name}.txt").read_text().strip() for name in ("commit", "date", "device")}
@@ -71,9 +73,7 @@ def take(folders, data=DATA):
                 found[name] = {"date": about["date"]} | json.loads((folder / f"{name}.json").read_text()) | {"commit": about["commit"]}
         if (folder / "tests.txt").exists():
             report = found.setdefault("exactness", about | {"tests": [], "shapes": [], "ways": [], "agree": [], "faults": []})
-            if report["commit"] != about["commit"]:
-                raise SystemExit(f"result_pages: tests of {report['commit']} and of {about['commit']}")
-            read_tests(folder, report)
+            read_tests(folder, report, about["commit"])
         if any(folder.glob("logs/tiny_k2_*.log")):
             found["texts"] = about | read_texts(folder)
     for name, report in found.items():
@@ -112,7 +112,7 @@ def today_rounds(report):
 def small_rounds(report, texts):
     """tiny-k2's rounds, captured beside op by op, and its texts."""
     text = ""
-    if report:
+    if report and any(r["mode"] == "eager" for r in report["rounds"]):
         text += f"{when(report)}. `{report['command']}`, us a round:\n\n| context | rows | captured | op by op | op by op / captured |\n|---|---|---|---|---|\n"
         both = {(r["context"], r["rows"], r["mode"]): r["total_us"] for r in report["rounds"]}
         for context, rows, mode in sorted(both):
@@ -162,7 +162,8 @@ def exactness(report):
             text += f"| {a['what']} | {a['prompts']} x {a['tokens']} | {a['equal']:,} | {a['parted']} ({a['experts']}) | {a['gap']:.3f} | {a['mean']:.4f}, {a['most']:.2f} |\n"
         text += "\n"
     text += "| test | passed | failed | skipped | s |\n|---|---|---|---|---|\n"
-    text += "".join(f"| {t['name']}{'' if t['status'] in (0, 77) else ' **status ' + str(t['status']) + '**'} | {t['passed']} | {t['failed']} | {t['skipped']} | {t['seconds']:.0f} |\n"
+    own = lambda t: "" if t["commit"] == report["commit"] else f", run again at {t['commit']}"
+    text += "".join(f"| {t['name']}{own(t)}{'' if t['status'] in (0, 77) else ' **status ' + str(t['status']) + '**'} | {t['passed']} | {t['failed']} | {t['skipped']} | {t['seconds']:.0f} |\n"
                     for t in sorted(tests, key=lambda t: t["name"]))
     return text
 
@@ -232,11 +233,18 @@ def self_test():
         head = "mode             tokens   rounds   tokens/round   tokens/s     speed  idle us   output\n"
         (folder / "logs" / "tiny_k2_16.log").write_text(head + "DDTree              256       49           5.20     6859.2     3.57x     11.0   identical\n")
         (folder / "logs" / "tiny_k2_16--enforce-eager.log").write_text(head + "DDTree              256       49           5.20     5622.0     3.57x     20.0   identical\n")
-        take([folder], folder / "data")
+        later = folder / "later"
+        shutil.copytree(folder, later, ignore=shutil.ignore_patterns("data", "later"))
+        (later / "commit.txt").write_text("def5678\n")
+        (later / "checks.txt").unlink()
+        (later / "tests.txt").write_text("bits_T08 0 2.0 1 0 0\n")
+        (later / "logs" / "bits_T08.log").write_text("passed again\n")
+        take([folder, later], folder / "data")
         tests, texts = newest("exactness", folder / "data"), newest("texts", folder / "data")
         page = exactness(tests)
         for line in ("10 tests passed, 1 failed, 1 skipped", "Failed or not ended: backends_agree, op_linear.", "| one rank of 8 | 1,024 | 160 | 4,682 | 0 | 3.39 |",
-                     "| T = 0.8 | 2 | 18 | 8,514 | 0 |", "| OrderByRows | logits differ at position 257 | linear |", "| tiny-k2 | 24 x 96 | 1,989 | 4 (1) | 0.118 | 0.0027, 0.21 |"):
+                     "| T = 0.8 | 2 | 18 | 8,514 | 0 |", "| OrderByRows | logits differ at position 257 | linear |", "| tiny-k2 | 24 x 96 | 1,989 | 4 (1) | 0.118 | 0.0027, 0.21 |",
+                     "| bits_T08, run again at def5678 | 1 | 0 | 0 | 2 |", "| planted_faults | 6 |"):
             assert line in page, f"{line}\n{page}"
         assert "| DDTree, budget 16 | 6859 | 5622 | 11.0 | 49 | identical |" in small_rounds(None, texts)
     page = f"a\n<!-- x: written by scripts/result_pages.py -->\n\n1\n\n{END}\nb\n"

@@ -123,10 +123,11 @@ void add_round_flags(CLI::App& verb, BenchFlags& flags) {
   verb.add_option("--batch", round.batches, "sequences")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 16));
-  verb.add_flag("--eager", round.eager, "also without graphs");
+  CLI::Option* const eager = verb.add_flag("--eager", round.eager, "also without graphs");
   verb.add_option("--repeats", round.repeats, "of a point in a pass")->check(CLI::Range(1, 1000));
-  verb.add_option("--runs", round.runs, "interleaved passes over all points")
-      ->check(CLI::Range(1, 100));
+  verb.add_option("--runs", round.runs, "interleaved passes over all points, captured ones")
+      ->check(CLI::Range(1, 100))
+      ->excludes(eager);
   verb.add_option("--peers", flags.peers,
                   "times of other kernels, written by bench/peers; summed over a step");
 }
