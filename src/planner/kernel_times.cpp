@@ -15,13 +15,14 @@ namespace {
 
 constexpr double kL2Speedup = 1.4;       // over memory: 6.5 TB/s on an H200
 constexpr double kActivationRate = 0.8;  // of the read rate: plain loads and stores
-constexpr double kCopyRate = 0.4;  // of the read rate: one word a thread and nothing behind it
+constexpr double kCopyRate = 0.37;  // of the read rate: one word a thread and nothing behind it
 constexpr std::int64_t kMergeRows = 64;  // from here on partial results are merged by columns
 // Products grow with rows up to here, and by a fifth of that up to twice as many; beyond, their
 // tiles are counted.
 constexpr std::int64_t kTileRows = 32;
 constexpr double kBeyondTile = 0.2;
-constexpr std::int64_t kFewRows = 12;            // row by row work takes no longer than for one
+// Row by row work takes no longer than for one row up to here, and grows up to there.
+constexpr std::int64_t kFewRows = 14, kManyRows = 110;
 constexpr double kInstructionsPerWeight = 1.75;  // of an INT4 weight: unpack, scale, load, loop
 constexpr double kProductWeights = 256;          // of one m16n8k16
 // Clocks of such a product on a multiprocessor: where two blocks share it, and where one block with
@@ -165,7 +166,7 @@ double spread_of(const OpCost& cost, const DeviceSpec& device) {
                  static_cast<double>(std::clamp(cost.rows - kTileRows, std::int64_t{0}, kTileRows));
     case CostKind::kRows:
       return static_cast<double>(
-          std::max<std::int64_t>(std::min(cost.rows, device.num_sms) - kFewRows, 1));
+          std::max<std::int64_t>(std::min(cost.rows, kManyRows) - kFewRows, 1));
     default:
       return static_cast<double>(std::min(cost.rows, device.num_sms));
   }
@@ -202,8 +203,8 @@ CostFeatures features_of(const OpCost& cost, const DeviceSpec& device) {
   if (cost.packed_weights > 0)
     features.math_us =
         std::max(features.math_us, packed_excess_us(cost, features.memory_us, device));
-  if (std::string_view(cost.op) == "build_tree")
-    features.form = cost.rows > kernels::kStepwiseBudget ? 1 : 0;
+  const bool is_tree = std::string_view(cost.op) == "build_tree";
+  if (is_tree) features.form = cost.rows > kernels::kStepwiseBudget ? 1 : 0;
   // Nodes of a tree are fitted; what a fused kernel does in turn is a constant of that kernel.
   const bool constant = cost.in_mla_queries || std::string_view(cost.op) == "compile_tree";
   (constant ? features.math_us : features.serial_us) += cost.serial_steps * kNodeUs;

@@ -60,14 +60,9 @@ std::vector<std::string> beyond_ten_percent(const Judgement& judgement) {
   return beyond;
 }
 
-// All but what docs/results/planner-h200.md names.
 TEST(JudgeTest, StagesAreWithinTenPercent) {
-  // Kernels of 17 rows are faster since these rounds.
-  EXPECT_EQ(beyond_ten_percent(measured()), (std::vector<std::string>{"dense, 17 rows at 32768"}));
-  // Commits do not depend on the context: the same work took 246, 236 and 256 us. Products of 256
-  // rows take taller tiles since these rounds.
-  EXPECT_EQ(beyond_ten_percent(whole_layers()),
-            (std::vector<std::string>{"dense, 256 rows at 1024", "commit, 256 rows at 32768"}));
+  EXPECT_EQ(beyond_ten_percent(measured()), std::vector<std::string>{});
+  EXPECT_EQ(beyond_ten_percent(whole_layers()), std::vector<std::string>{});
 }
 
 // Of kernels a few hours older, at 4k as well: the forms that changed since are calibrated.
@@ -113,7 +108,10 @@ TEST(JudgeTest, KernelsAlonePredictRoundsWithinNinePercent) {
       const Routing routing = measured_routing(round, file.target, /*alone=*/false);
       const RoundTime time =
           kernels.time(count_round(round, network, routing), file.device, 1, /*host_us=*/0);
-      EXPECT_NEAR(time.total().us() / round.total_us, 1, 0.09)
+      // Of what the passes took: kernels alone were timed at full clocks, and some passes were not.
+      EXPECT_GT(time.total().us(), 0.91 * round.total_us_min)
+          << round.rows << " rows, context " << round.context;
+      EXPECT_LT(time.total().us(), 1.09 * round.total_us_max)
           << round.rows << " rows, context " << round.context;
     }
   }

@@ -32,7 +32,7 @@ double as_double(std::int64_t value) {
 // for. This is that of drafts whose best 64 tokens are about as likely, as a random network's: the
 // root's children are one round, more rounds and longer lists follow (docs/results/tree-h200.md).
 double steps_of_tree(std::int64_t nodes) {
-  constexpr double kFew = 9.3, kRound = 22.3, kNode = 0.05, kListed = 0.62, kSorted = 0.0012;
+  constexpr double kFew = 9.3, kRound = 22.3, kNode = 0.05, kListed = 0.67, kSorted = 0.0013;
   constexpr double kSiblings = 63;
   const double most = as_double(nodes);
   if (nodes <= kernels::kStepwiseBudget) return std::max(most, kFew);
@@ -60,7 +60,7 @@ int columns_of_units(std::int64_t rows, std::int64_t top_k, std::int64_t num_exp
 
 // Beyond the first pass in which the threads of one block write the paths of a tree's rows.
 double steps_of_paths(std::int64_t sequences, std::int64_t nodes, std::int64_t max_path) {
-  constexpr double kPass = 6.7, kNode = 0.08;
+  constexpr double kPass = 8.6, kNode = 0.08;
   const kernels::CompileTreeConfig config =
       kernels::choose_compile_tree(static_cast<int>(sequences), static_cast<int>(nodes));
   return kNode * as_double(nodes) +
