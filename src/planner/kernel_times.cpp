@@ -203,8 +203,8 @@ CostFeatures features_of(const OpCost& cost, const DeviceSpec& device) {
   if (cost.packed_weights > 0)
     features.math_us =
         std::max(features.math_us, packed_excess_us(cost, features.memory_us, device));
-  const bool is_tree = std::string_view(cost.op) == "build_tree";
-  if (is_tree) features.form = cost.rows > kernels::kStepwiseBudget ? 1 : 0;
+  if (std::string_view(cost.op) == "build_tree")
+    features.form = cost.rows > kernels::kStepwiseBudget ? 1 : 0;
   // Nodes of a tree are fitted; what a fused kernel does in turn is a constant of that kernel.
   const bool constant = cost.in_mla_queries || std::string_view(cost.op) == "compile_tree";
   (constant ? features.math_us : features.serial_us) += cost.serial_steps * kNodeUs;
