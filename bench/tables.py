@@ -76,7 +76,7 @@ def rounds(report):
 
 # ---- Against the targets of the design: a row for each of its rows.
 
-SHAPES = (  # what, keys, target where it is not in the report, page with the reasons
+SHAPES = (  # what, keys, target in times of the peer where the report has none, page with the reasons
     ("routed experts, TP-8 rank, 1 / 8 / 17 / 64 / 256 / 512 / 1024 rows", [f"experts tp8 M={m}" for m in (1, 8, 17, 64, 256, 512, 1024)], None, "moe-h200.md"),
     ("whole experts (TP1), 1 / 17 / 64 / 1024 rows", [f"experts tp1 M={m}" for m in (1, 17, 64, 1024)], None, "moe-h200.md"),
     ("attention block, 1 row, L = 4k", ["attention block tp8 L=4096 M=1"], None, "attention-block-h200.md"),
@@ -123,14 +123,14 @@ def summary(report, round_report, peers=None):
         if any(case["wrong"] for case in own):
             text += f"| {what}, us | | WRONG | | |\n"
             continue
-        peers = [case["peer_us"] for case in own]
+        theirs = [case["peer_us"] for case in own]
         if factor:
-            targets, wanted = [peer and factor * peer for peer in peers], f"{own[0]['peer'] or 'its peer'} + {100 * (factor - 1):.0f} %"
+            targets, wanted = [us and factor * us for us in theirs], f"{own[0]['peer'] or 'its peer'} + {100 * (factor - 1):.0f} %"
         else:
             targets, wanted = [case["target_us"] for case in own], several(case["target_us"] for case in own)
         # "+ 5 %" is the margin itself; design's numbers are met within SLACK.
         reached = [None not in (target, case["us"]) and case["us"] <= target * (1 if factor else SLACK) for case, target in zip(own, targets)]
-        peer = "-" if not any(peers) else f"{next(case['peer'] for case in own if case['peer'])} {several(peers)}"
+        peer = "-" if not any(theirs) else f"{next(case['peer'] for case in own if case['peer'])} {several(theirs)}"
         whole = [all_peers.get(f"{key}, with top-k and copies", [{}])[0].get("us") for key in keys]
         peer += f"; with its top-k and copies {several(whole)}" if all(whole) else ""
         text += f"| {what}, us | {wanted} | {several(case['us'] for case in own)} | {peer} | {verdict([name_of(key) for key in keys], reached, page)} |\n"

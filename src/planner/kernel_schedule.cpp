@@ -314,7 +314,7 @@ ProductTime product_time(std::int64_t rows, std::int64_t num_heads, std::int64_t
   // Of the rate of one short product: those of a round follow each other, and clocks sink.
   constexpr double kSustained = 0.95;
   // Two cluster barriers and a read where sums are not pushed: a layer of 17 or 32 rows, some of
-  // whose split products push, gained 1.1 and 2.2 us more than one of 64, where none does
+  // whose split products push, gained 1.1 and 2.2 us more than one of 64, where none did
   // (docs/results/attention-block-h200.md).
   constexpr double kExchangeUs = 0.5;
   const auto narrow = [](std::int64_t value) { return static_cast<int>(value); };
@@ -339,7 +339,8 @@ ProductTime product_time(std::int64_t rows, std::int64_t num_heads, std::int64_t
   const double tiles_of_sm = waves * together;
   const double sums = outputs_of_tile * tiles.copied_rows / static_cast<double>(segments);
   // Where there are too few blocks for all multiprocessors, several share one if they fit, and
-  // memory is read more slowly; so it is by tiles of 64 tokens (docs/results/planner-h200.md).
+  // memory is read more slowly (docs/results/planner-h200.md). Tiles of 64 tokens are slow while
+  // the compiler serialises their products (docs/results/gemm-h200.md, "What landed").
   constexpr double kShared = 0.12, kTall = 0.08, kTallUs = 1.4;
   const double read_us =
       2 * static_cast<double>(num_heads * outputs * inputs) / device.read_tb_s * 1e-6;

@@ -116,7 +116,7 @@ TEST(GqaConfig, LaunchesFitTheGpuAndTheWorkspace) {
               EXPECT_GE(l.tiles * kGqaTileRows,
                         std::min(rows / seqs << l.log2_group, kGqaMaxTiles * kGqaTileRows))
                   << which;
-              EXPECT_LE(l.threads(), l.column_parts == 4 ? 256 : 512) << which;
+              EXPECT_LE(l.threads(), kGqaMaxThreads) << which;
               EXPECT_LE(l.shared_bytes, kMostShared) << which;
               // Rings wrap by masks.
               EXPECT_EQ(l.stages & (l.stages - 1), 0) << which;
