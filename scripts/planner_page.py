@@ -47,7 +47,10 @@ TESTED = """
 | the same | | after seven constants and forms were changed with them in view (below) | 30 of 30 | 297 of 298 |
 | 2026-11-30T16:14 | b3e3624 | not changed since, so these rounds tested it: the worst total 3.9 %, commits of 256 rows of TP1 -11.2 and -11.0 % ("Commits") | 30 of 30 | 296 of 298 |
 | {date} | {kernels} | 125dee6, which followed that day's kernels before these rounds were seen | 28 of 30 | 283 of 298 |
-| the same: the tables above | | after six changes with them in view (below): **nothing has tested these** | {now} |
+| the same: the tables above | | after six changes with them in view (below) | {now} |
+| 2026-11-30T17:08 | 4ba446f | the same, on rounds of another job that no constant was set with (`docs/results/data/2026-11-30-h200-whole-rounds-tp8.json`: TP-8 alone, up to 64 rows, contexts of 4k too, one pass): the worst total 2.3 %, the worst stage -8.5 % | 10 of 10 | 98 of 98 |
+
+So the six changes stand one test up to 64 rows of a TP-8 rank; **of 256 rows and of whole layers nothing has tested them**.
 
 After the rounds of 16:14 and before the next were seen:
 

@@ -17,24 +17,24 @@
 namespace coppice {
 namespace {
 
-// The newest report of a network: their names begin with the date.
-std::string newest(const std::string& network) {
+// The newest report of a name: files' names begin with the date.
+std::string newest(const std::string& name) {
   std::string path;
   for (const auto& entry :
        std::filesystem::directory_iterator(COPPICE_SOURCE_DIR "/docs/results/data"))
-    if (entry.path().string().ends_with("-h200-planner-" + network + ".json"))
+    if (entry.path().string().ends_with("-h200-" + name + ".json"))
       path = std::max(path, entry.path().string());
   return path;
 }
 
 const Judgement& measured() {
-  static const Judgement judgement = judge(newest("tp8"));
+  static const Judgement judgement = judge(newest("planner-tp8"));
   return judgement;
 }
 
 // Four whole layers (TP1).
 const Judgement& whole_layers() {
-  static const Judgement judgement = judge(newest("tp1"));
+  static const Judgement judgement = judge(newest("planner-tp1"));
   return judgement;
 }
 
@@ -63,6 +63,17 @@ std::vector<std::string> beyond_ten_percent(const Judgement& judgement) {
 TEST(JudgeTest, StagesAreWithinTenPercent) {
   EXPECT_EQ(beyond_ten_percent(measured()), std::vector<std::string>{});
   EXPECT_EQ(beyond_ten_percent(whole_layers()), std::vector<std::string>{});
+}
+
+// Of the same kernels, measured by another job, at 4k as well, in one pass; no constant was set
+// with these in view.
+TEST(JudgeTest, RoundsBesideThePeersAreWithinTheSameBounds) {
+  const Judgement beside_peers = judge(newest("whole-rounds-tp8"));
+  EXPECT_EQ(beside_peers.rounds.size(), 16u);
+  for (const JudgedRound& round : beside_peers.rounds)
+    EXPECT_LT(std::abs(round.total_error()), 0.05)
+        << round.measured.rows << " rows, context " << round.measured.context;
+  EXPECT_EQ(beyond_ten_percent(beside_peers), std::vector<std::string>{});
 }
 
 // Of kernels a few hours older, at 4k as well: the forms that changed since are calibrated.
