@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/gqa/gqa_attention_config.h"
@@ -92,41 +93,46 @@ TEST(GqaConfig, GroupsPadToPowersOfTwo) {
   EXPECT_EQ(gqa_padded_group(16, 1), 16);
 }
 
+void expect_launch_fits(const GqaShape& shape, bool has_clusters) {
+  // Of a block, on sm_90 and on the smaller GPUs without clusters (sm_86, sm_89).
+  const size_t most_shared = has_clusters ? 232448 : 101376;
+  const GqaLaunch l = gqa_launch(shape, has_clusters);
+  const int padded = gqa_padded_group(shape.num_heads, shape.num_kv_heads);
+  SCOPED_TRACE(std::to_string(shape.num_rows) + " rows, " + std::to_string(shape.num_heads) +
+               " heads over " + std::to_string(shape.num_kv_heads) + " of " +
+               std::to_string(shape.head_dim) + (has_clusters ? ", clusters" : ""));
+  EXPECT_EQ(1 << l.log2_group, padded);
+  EXPECT_EQ(l.blocks, has_clusters ? kGqaParts : 1);
+  EXPECT_LE(l.tiles, kGqaMaxTiles);
+  if (has_clusters) {  // the rows of a sequence find room in the tiles
+    EXPECT_GE(l.tiles * kGqaTileRows,
+              std::min(shape.num_rows / shape.num_seqs * padded, kGqaMaxTiles * kGqaTileRows));
+  }
+  EXPECT_LE(l.threads(), kGqaMaxThreads);
+  EXPECT_LE(l.shared_bytes, most_shared);
+  EXPECT_EQ(l.stages & (l.stages - 1), 0);  // rings wrap by masks
+  EXPECT_GE(l.clusters, 1);
+  EXPECT_GE(l.windows * kGqaWindowRows, shape.num_rows);
+  EXPECT_GE(l.max_chunks * kGqaChunkPositions, shape.max_kv_len);
+  EXPECT_TRUE(!l.split || shape.num_rows * shape.num_heads <= kGqaSplitRows);
+  EXPECT_TRUE(!l.split || l.max_chunks > 1);
+}
+
 TEST(GqaConfig, LaunchesFitTheGpuAndTheWorkspace) {
-  constexpr size_t kMostShared = 232448;
-  for (int rows : {1, 2, 8, 17, 65, 136, 256, 257, 5000})
-    for (int heads : {1, 8, 32, 64})
-      for (int group : {1, 3, 4, 8, 16})
-        for (int head_dim : {64, 128})
-          for (int length : {1, 511, 512, 513, 8192, 40960}) {
-            if (heads % group != 0) continue;
-            for (const int seqs : {1, 8}) {
-              const GqaLaunch l = gqa_launch({.num_rows = rows,
-                                              .num_seqs = seqs,
-                                              .num_heads = heads,
-                                              .num_kv_heads = heads / group,
-                                              .head_dim = head_dim,
-                                              .max_kv_len = length},
-                                             true);
-              const std::string which = std::to_string(rows) + " rows, " + std::to_string(heads) +
-                                        " heads, group " + std::to_string(group);
-              EXPECT_EQ(1 << l.log2_group, gqa_padded_group(heads, heads / group)) << which;
-              EXPECT_LE(l.tiles, kGqaMaxTiles) << which;
-              // The rows of a sequence find room in the tiles.
-              EXPECT_GE(l.tiles * kGqaTileRows,
-                        std::min(rows / seqs << l.log2_group, kGqaMaxTiles * kGqaTileRows))
-                  << which;
-              EXPECT_LE(l.threads(), kGqaMaxThreads) << which;
-              EXPECT_LE(l.shared_bytes, kMostShared) << which;
-              // Rings wrap by masks.
-              EXPECT_EQ(l.stages & (l.stages - 1), 0) << which;
-              EXPECT_GE(l.clusters, 1) << which;
-              EXPECT_GE(l.windows * kGqaWindowRows, rows) << which;
-              EXPECT_GE(l.max_chunks * kGqaChunkPositions, length) << which;
-              EXPECT_TRUE(!l.split || rows * heads <= kGqaSplitRows) << which;
-              EXPECT_TRUE(!l.split || l.max_chunks > 1) << which;
-            }
-          }
+  constexpr std::pair<int, int> kHeads[] = {{1, 1}, {8, 1}, {8, 8}, {9, 3}, {32, 8}, {64, 4}};
+  for (const int rows : {1, 2, 8, 17, 65, 136, 256, 257, 5000})
+    for (const auto& [heads, kv_heads] : kHeads)
+      for (const int head_dim : {64, 128})
+        for (const int length : {1, 511, 512, 513, 8192, 40960})
+          for (const int seqs : {1, 8})
+            for (const bool has_clusters : {false, true})
+              expect_launch_fits({.num_rows = rows,
+                                  .num_seqs = seqs,
+                                  .num_heads = heads,
+                                  .num_kv_heads = kv_heads,
+                                  .head_dim = head_dim,
+                                  .max_kv_len = length},
+                                 has_clusters);
   EXPECT_EQ(gqa_max_chunks(0), 1);
   EXPECT_EQ(gqa_max_chunks(kGqaChunkPositions + 1), 2);
 }
