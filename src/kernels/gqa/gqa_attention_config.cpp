@@ -35,7 +35,7 @@ GqaLaunch gqa_launch(const GqaShape& s, bool has_clusters) {
   l.tiles = std::min(divide_up(rows_of_seq * padded, kGqaTileRows), most_tiles);
   l.column_parts = kGqaMaxThreads / 32 / (l.tiles <= 2 ? 2 : l.tiles <= 4 ? 4 : 8);
   const bool shares = l.tiles == 1;  // the multiprocessor with another block
-  l.stages = !has_clusters || shares || (s.head_dim == 64 && l.tiles > 4) ? 2 : 4;
+  l.stages = !has_clusters || shares || (s.head_dim == 64 && l.tiles > 4) ? 2 : kGqaMaxStages;
   const size_t part = sizeof(float) * static_cast<size_t>(gqa_part_pitch(s.head_dim) + 2);
   l.shared_bytes = sizeof(GqaGroups) + part * kGqaTileRows * static_cast<size_t>(l.tiles) +
                    gqa_stage_bytes(s.head_dim) * static_cast<size_t>(l.stages);

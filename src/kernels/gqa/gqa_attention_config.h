@@ -6,6 +6,8 @@
 namespace coppice::kernels {
 
 inline constexpr int kGqaChunkPositions = 512;  // keys of one partial result
+inline constexpr int kGqaStep = 64;             // of them staged at once
+inline constexpr int kGqaMaxStages = 4;         // steps in shared memory
 inline constexpr int kGqaTileRows = 16;         // (token, head) pairs of one warp
 inline constexpr int kGqaMaxTiles = 8;          // of a block: they share the staged keys
 inline constexpr int kGqaMaxThreads = 256;      // of a block
@@ -47,7 +49,7 @@ constexpr int gqa_part_pitch(int head_dim) {
 
 // Of a block: one step's keys and values.
 constexpr size_t gqa_stage_bytes(int head_dim) {
-  return size_t{2} * 64 * 2 * static_cast<size_t>(head_dim);
+  return size_t{2} * kGqaStep * 2 * static_cast<size_t>(head_dim);
 }
 
 // Sums and statistics of the chunks of kGqaSplitRows rows, in fp32.

@@ -22,7 +22,7 @@ struct alignas(16) GqaGroups {
   int32_t count;
   // Of a step whose keys differ from row to row: rows of the pool, and the keys of the rows in
   // front of a row.
-  int32_t pool_slots[kGqaMaxTiles / 2 * 64];
+  int32_t pool_slots[kGqaMaxStages * kGqaStep];
   int32_t pool_first[kGqaMaxTiles * kGqaTileRows + 1];
 };
 
