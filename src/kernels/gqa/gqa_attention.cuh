@@ -140,6 +140,26 @@ __device__ __forceinline__ int gqa_item_at(const GqaGroups& g, int work) {
   return g.first_item[low] + before + (light_too ? 1 : 0);
 }
 
+// Chunks that a cluster works on.
+struct GqaItems {
+  int first, last;
+};
+
+// Without a split all chunks of a group belong to one cluster.
+template <bool kSplit>
+__device__ __forceinline__ GqaItems gqa_items_of(const GqaGroups& g, int cluster, int clusters) {
+  const int shared_out = kSplit ? g.first_work[g.count] : g.count;
+  int first = shared_out * cluster / clusters;
+  int last = shared_out * (cluster + 1) / clusters;
+  if (kSplit) {
+    first = gqa_item_at(g, first);
+    last = cluster + 1 < clusters ? gqa_item_at(g, last) : g.first_item[g.count];
+  } else {
+    first = g.first_item[first], last = g.first_item[last];
+  }
+  return {first, last};
+}
+
 __device__ __forceinline__ GqaCursor gqa_cursor(const GqaGroups& g, int item) {
   int low = 0, high = g.count;
   while (high - low > 1) {
@@ -184,9 +204,12 @@ __device__ __forceinline__ uint32_t gqa_piece(uint32_t tile, int row, int piece)
 // Starts the copies of a step's keys and values that all rows of a group read through the table;
 // beyond the longest row they become zero.
 template <int kHeadDim>
-__device__ __forceinline__ void gqa_start_copy(const GqaAttentionParams& p, int64_t block,
-                                               int num_keys, int kv_head, uint32_t stage) {
+__device__ __forceinline__ void gqa_start_copy(const GqaAttentionParams& p, const GqaGroups& g,
+                                               int group, int step, int kv_head, uint32_t stage) {
   constexpr int kPieces = kHeadDim / 8;
+  const int seq = g.seq[g.first_row[group]];
+  const int64_t block = p.block_tables[int64_t{seq} * p.max_blocks + step];
+  const int num_keys = g.longest[group] - step * kGqaStep;
   const int64_t first = (block * kGqaStep * p.num_kv_heads + kv_head) * kHeadDim;
   const int64_t stride = int64_t{p.num_kv_heads} * kHeadDim;
 #pragma unroll
@@ -304,6 +327,13 @@ struct GqaState {
   float o[kColumns / 2];
   float m[2], l[2];
 };
+
+template <int kColumns>
+__device__ __forceinline__ void gqa_reset(GqaState<kColumns>& st) {
+#pragma unroll
+  for (int i = 0; i < kColumns / 2; i++) st.o[i] = 0;
+  st.m[0] = st.m[1] = -INFINITY, st.l[0] = st.l[1] = 0;
+}
 
 // [16, 8] = q k^T, of eight keys; `row`: where key lane % 8 lies.
 template <int kHeadDim>
@@ -445,6 +475,16 @@ __device__ __forceinline__ void gqa_add_values(GqaState<kColumns>& st, const uin
                           make_float4(o[4], o[5], o[6], o[7]));
     o[4] = d.x, o[5] = d.y, o[6] = d.z, o[7] = d.w;
   }
+}
+
+// o += weights values, of the step's 64 keys, which all rows read.
+template <int kHeadDim, int kColumns>
+__device__ __forceinline__ void gqa_add_all_values(GqaState<kColumns>& st, const uint32_t (&w)[16],
+                                                   uint32_t values, const GqaWarp& warp) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < 4; i++)
+    gqa_add_values<kHeadDim>(st, w + 4 * i, ~0u, ~0u, values, warp.first_piece, 16 * i + lane % 16);
 }
 
 // The stages as a pool of keys, in a step in which rows read different ones: the keys that all rows
@@ -710,6 +750,27 @@ __device__ __forceinline__ GqaMerged gqa_merge(const GqaMerged& a, const GqaMerg
   return {merge_values(merge, a.o, b.o), merge.m, merge.l};
 }
 
+// Four values of row `r` from `column` on: the parts of a cluster's blocks, merged in a tree.
+template <int kHeadDim>
+__device__ __forceinline__ void gqa_load_of_cluster(const GqaPart<kHeadDim>& mine, int r,
+                                                    int column, GqaMerged (&from)[kGqaParts]) {
+  const uint32_t o = shared_address(mine.o + r * gqa_part_pitch(kHeadDim) + column);
+  const uint32_t stats = shared_address(mine.stats + r);
+#pragma unroll
+  for (int b = 0; b < kGqaParts; b++) {
+    from[b].o = cluster_load(cluster_address(o, b));
+    const float2 m_and_l = cluster_load_pair(cluster_address(stats, b));
+    from[b].m = m_and_l.x, from[b].l = m_and_l.y;
+  }
+}
+
+template <int kHeadDim>
+__device__ __forceinline__ GqaMerged gqa_part_of_block(const GqaPart<kHeadDim>& mine, int r,
+                                                       int column) {
+  const float* o = mine.o + r * gqa_part_pitch(kHeadDim) + column;
+  return {*reinterpret_cast<const float4*>(o), mine.stats[r].x, mine.stats[r].y};
+}
+
 __device__ __forceinline__ void gqa_store_output(const GqaAttentionParams& p, int64_t at,
                                                  float4 o) {
   const __nv_bfloat162 pairs[2] = {__floats2bfloat162_rn(o.x, o.y),
@@ -733,6 +794,13 @@ __device__ __forceinline__ GqaWorkspace<kHeadDim> gqa_workspace(const GqaAttenti
   w.stats =
       reinterpret_cast<float2*>(w.o + int64_t{p.num_rows} * p.num_heads * max_chunks * kHeadDim);
   return w;
+}
+
+template <int kHeadDim>
+__device__ __forceinline__ void gqa_store_chunk(const GqaWorkspace<kHeadDim>& to, int64_t at,
+                                                int column, const GqaMerged& merged) {
+  __stcg(reinterpret_cast<float4*>(to.o + at * kHeadDim + column), merged.o);
+  if (column == 0) __stcg(to.stats + at, make_float2(merged.m, merged.l));
 }
 
 // Inert rows of the window: zero.
@@ -773,16 +841,7 @@ __device__ __forceinline__ void gqa_attend(const GqaAttentionParams& p, const Gq
   if (blockIdx.x == 0) gqa_zero_rows(p, g, window_row, window_rows, warp.kv_head);
   if (g.count == 0) return;  // all rows are inert, as the rows of a round behind the last are
 
-  // Without a split all chunks of a group belong to one cluster.
-  const int shared_out = kSplit ? g.first_work[g.count] : g.count;
-  int first = shared_out * cluster / launch.clusters;
-  int last = shared_out * (cluster + 1) / launch.clusters;
-  if (kSplit) {
-    first = gqa_item_at(g, first);
-    last = cluster + 1 < launch.clusters ? gqa_item_at(g, last) : g.first_item[g.count];
-  } else {
-    first = g.first_item[first], last = g.first_item[last];
-  }
+  const auto [first, last] = gqa_items_of<kSplit>(g, cluster, launch.clusters);
   if (first == last) return;  // as all blocks of the cluster
 
   const float scale = log2_scale(p.softmax_scale);
@@ -804,12 +863,9 @@ __device__ __forceinline__ void gqa_attend(const GqaAttentionParams& p, const Gq
     for (until = min(until, jobs); issued < until; issued++, gqa_advance<kTurns>(g, ahead)) {
       const GqaStepOf s = gqa_step_of(g, ahead, block);
       if (s.mixed) return;
-      if (!s.empty) {
-        const int seq = g.seq[g.first_row[ahead.group]];
-        gqa_start_copy<kHeadDim>(p, p.block_tables[int64_t{seq} * p.max_blocks + s.step],
-                                 g.longest[ahead.group] - s.step * kGqaStep, warp.kv_head,
+      if (!s.empty)
+        gqa_start_copy<kHeadDim>(p, g, ahead.group, s.step, warp.kv_head,
                                  ring + (issued & (launch.stages - 1)) * gqa_stage_bytes(kHeadDim));
-      }
       gqa_commit();
     }
   };
@@ -823,9 +879,7 @@ __device__ __forceinline__ void gqa_attend(const GqaAttentionParams& p, const Gq
     if (work.turn % 2 == 0) {
       // The parts of the chunk before have been read.
       if (kBlocks > 1 && job > 0) cluster_wait();
-#pragma unroll
-      for (int i = 0; i < kColumns / 2; i++) st.o[i] = 0;
-      st.m[0] = st.m[1] = -INFINITY, st.l[0] = st.l[1] = 0;
+      gqa_reset(st);
     }
     const bool fresh = work.group != loaded;
     if (fresh) {
@@ -868,11 +922,7 @@ __device__ __forceinline__ void gqa_attend(const GqaAttentionParams& p, const Gq
         gqa_scores<kHeadDim, kColumnParts>(q, keys, warp.tile, warp.first_piece / (kColumns / 8),
                                            scratch, scores);
         gqa_softmax(st, t, s.step, scale, scores, w);
-        const int lane = threadIdx.x % 32;
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-          gqa_add_values<kHeadDim>(st, w + 4 * i, ~0u, ~0u, keys + kGqaStep * kHeadDim * 2,
-                                   warp.first_piece, 16 * i + lane % 16);
+        gqa_add_all_values<kHeadDim>(st, w, keys + kGqaStep * kHeadDim * 2, warp);
       }
     }
     if (work.turn % 2 == 0) continue;
@@ -895,22 +945,14 @@ __device__ __forceinline__ void gqa_attend(const GqaAttentionParams& p, const Gq
       const int r = block * share + i / (kHeadDim / 4);
       const GqaPair pair = gqa_pair(p, g, loaded, log2_group, r);
       if (i / (kHeadDim / 4) >= share || pair.token < 0) continue;
-      const uint32_t o = shared_address(mine.o + r * kPitch + column);
-      const uint32_t stats = shared_address(mine.stats + r);
       GqaMerged merged;
       if constexpr (kBlocks > 1) {
         GqaMerged from[kGqaParts];
-#pragma unroll
-        for (int b = 0; b < kGqaParts; b++) {
-          from[b].o = cluster_load(cluster_address(o, b));
-          const float2 m_and_l = cluster_load_pair(cluster_address(stats, b));
-          from[b].m = m_and_l.x, from[b].l = m_and_l.y;
-        }
+        gqa_load_of_cluster(mine, r, column, from);
         merged = gqa_merge(gqa_merge(from[0], from[1], scale), gqa_merge(from[2], from[3], scale),
                            scale);
       } else {
-        const GqaMerged own = {*reinterpret_cast<const float4*>(mine.o + r * kPitch + column),
-                               mine.stats[r].x, mine.stats[r].y};
+        const GqaMerged own = gqa_part_of_block(mine, r, column);
         const int part = work.turn / 2;
         two[v] = part % 2 == 0 ? own : gqa_merge(two[v], own, scale);
         if (part == 1) left[v] = two[v];
@@ -921,9 +963,7 @@ __device__ __forceinline__ void gqa_attend(const GqaAttentionParams& p, const Gq
           int64_t{window_row + g.first_row[loaded] + pair.token} * p.num_heads +
           warp.kv_head * heads + pair.head;
       if constexpr (kSplit) {
-        const int64_t at = row_head * launch.max_chunks + chunk;
-        __stcg(reinterpret_cast<float4*>(workspace.o + at * kHeadDim + column), merged.o);
-        if (column == 0) __stcg(workspace.stats + at, make_float2(merged.m, merged.l));
+        gqa_store_chunk(workspace, row_head * launch.max_chunks + chunk, column, merged);
       } else {
         total[v] = gqa_merge(total[v], merged, scale);
         if (ends) gqa_store_output(p, row_head * kHeadDim + column, total[v].o);
