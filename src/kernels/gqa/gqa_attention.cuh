@@ -247,6 +247,16 @@ struct GqaWarp {
   int kv_head, tile, first_piece, log2_group, window_row;
 };
 
+template <int kHeadDim, int kColumnParts>
+__device__ __forceinline__ GqaWarp gqa_warp(int window_row, int log2_group) {
+  GqaWarp warp;
+  warp.kv_head = blockIdx.y;
+  warp.tile = threadIdx.x / 32 / kColumnParts;
+  warp.first_piece = threadIdx.x / 32 % kColumnParts * (kHeadDim / kColumnParts / 8);
+  warp.log2_group = log2_group, warp.window_row = window_row;
+  return warp;
+}
+
 // Row `r` of a group's (token, head) pairs: its token in the group and its head; token -1: none.
 struct GqaPair {
   int token, head;
@@ -815,6 +825,60 @@ __device__ __forceinline__ void gqa_zero_rows(const GqaAttentionParams& p, const
   }
 }
 
+// A block of a cluster, its window and the heads of its kv head.
+struct GqaPlace {
+  int block, window_row, heads, log2_group;
+};
+
+// A chunk of a group, and its part that a block has completed.
+struct GqaChunk {
+  int group, chunk, part;
+  bool ends;  // the group
+};
+
+// Merges the four parts of a row's chunk, in each block of the cluster for a quarter of the rows,
+// and stores it or, without a split, adds it to `total` and stores that of the last one. A thread
+// has kVectors times four values. `from`: room for the parts of a row; where one block runs them,
+// `two` and `left` hold two parts and the first two.
+template <bool kSplit, int kBlocks, int kHeadDim, int kVectors>
+__device__ __forceinline__ void gqa_merge_parts(
+    const GqaAttentionParams& p, const GqaLaunch& launch, const GqaGroups& g, const GqaWarp& warp,
+    const GqaPlace& place, const GqaChunk& chunk, const GqaPart<kHeadDim>& mine,
+    const GqaWorkspace<kHeadDim>& workspace, float scale, GqaMerged (&from)[kGqaParts],
+    GqaMerged (&two)[kVectors], GqaMerged (&left)[kVectors], GqaMerged (&total)[kVectors]) {
+  const int tiles =
+      ((g.num_rows[chunk.group] << place.log2_group) + kGqaTileRows - 1) / kGqaTileRows;
+  const int share = tiles * (kGqaTileRows / kBlocks);
+#pragma unroll
+  for (int v = 0; v < kVectors; v++) {
+    const int i = threadIdx.x + v * blockDim.x, column = i % (kHeadDim / 4) * 4;
+    const int r = place.block * share + i / (kHeadDim / 4);
+    const GqaPair pair = gqa_pair(p, g, chunk.group, place.log2_group, r);
+    if (i / (kHeadDim / 4) >= share || pair.token < 0) continue;
+    GqaMerged merged;
+    if constexpr (kBlocks > 1) {
+      gqa_load_of_cluster(mine, r, column, from);
+      merged =
+          gqa_merge(gqa_merge(from[0], from[1], scale), gqa_merge(from[2], from[3], scale), scale);
+    } else {
+      const GqaMerged own = gqa_part_of_block(mine, r, column);
+      two[v] = chunk.part % 2 == 0 ? own : gqa_merge(two[v], own, scale);
+      if (chunk.part == 1) left[v] = two[v];
+      if (chunk.part < 3) continue;
+      merged = gqa_merge(left[v], two[v], scale);
+    }
+    const int64_t row_head =
+        int64_t{place.window_row + g.first_row[chunk.group] + pair.token} * p.num_heads +
+        warp.kv_head * place.heads + pair.head;
+    if constexpr (kSplit) {
+      gqa_store_chunk(workspace, row_head * launch.max_chunks + chunk.chunk, column, merged);
+    } else {
+      total[v] = gqa_merge(total[v], merged, scale);
+      if (chunk.ends) gqa_store_output(p, row_head * kHeadDim + column, total[v].o);
+    }
+  }
+}
+
 // Grid: (clusters of kBlocks, kv heads, windows).
 template <int kHeadDim, int kColumnParts, bool kSplit, int kBlocks>
 __device__ __forceinline__ void gqa_attend(const GqaAttentionParams& p, const GqaLaunch& launch) {
@@ -833,14 +897,11 @@ __device__ __forceinline__ void gqa_attend(const GqaAttentionParams& p, const Gq
   const int window_rows = min(kGqaWindowRows, p.num_rows - window_row);
   const int heads = p.num_heads / p.num_kv_heads, log2_group = launch.log2_group;
   gqa_find_groups(p, window_row, window_rows, launch.tiles * kGqaTileRows >> log2_group, g);
-  GqaWarp warp;
-  warp.kv_head = blockIdx.y;
-  warp.tile = threadIdx.x / 32 / kColumnParts;
-  warp.first_piece = threadIdx.x / 32 % kColumnParts * (kColumns / 8);
-  warp.log2_group = log2_group, warp.window_row = window_row;
+  const GqaWarp warp = gqa_warp<kHeadDim, kColumnParts>(window_row, log2_group);
   if (blockIdx.x == 0) gqa_zero_rows(p, g, window_row, window_rows, warp.kv_head);
   if (g.count == 0) return;  // all rows are inert, as the rows of a round behind the last are
 
+  const GqaPlace place = {block, window_row, heads, log2_group};
   const auto [first, last] = gqa_items_of<kSplit>(g, cluster, launch.clusters);
   if (first == last) return;  // as all blocks of the cluster
 
@@ -935,40 +996,11 @@ __device__ __forceinline__ void gqa_attend(const GqaAttentionParams& p, const Gq
       cluster_sync();
     else
       __syncthreads();
-    const int tiles = ((g.num_rows[loaded] << log2_group) + kGqaTileRows - 1) / kGqaTileRows;
-    const int share = tiles * (kGqaTileRows / kBlocks);
-    const int chunk = s.step / kGqaStepsOfChunk;
-    const bool ends = work.item + 1 == g.first_item[loaded + 1];
-#pragma unroll
-    for (int v = 0; v < kVectors; v++) {
-      const int i = threadIdx.x + v * blockDim.x, column = i % (kHeadDim / 4) * 4;
-      const int r = block * share + i / (kHeadDim / 4);
-      const GqaPair pair = gqa_pair(p, g, loaded, log2_group, r);
-      if (i / (kHeadDim / 4) >= share || pair.token < 0) continue;
-      GqaMerged merged;
-      if constexpr (kBlocks > 1) {
-        GqaMerged from[kGqaParts];
-        gqa_load_of_cluster(mine, r, column, from);
-        merged = gqa_merge(gqa_merge(from[0], from[1], scale), gqa_merge(from[2], from[3], scale),
-                           scale);
-      } else {
-        const GqaMerged own = gqa_part_of_block(mine, r, column);
-        const int part = work.turn / 2;
-        two[v] = part % 2 == 0 ? own : gqa_merge(two[v], own, scale);
-        if (part == 1) left[v] = two[v];
-        if (part < 3) continue;
-        merged = gqa_merge(left[v], two[v], scale);
-      }
-      const int64_t row_head =
-          int64_t{window_row + g.first_row[loaded] + pair.token} * p.num_heads +
-          warp.kv_head * heads + pair.head;
-      if constexpr (kSplit) {
-        gqa_store_chunk(workspace, row_head * launch.max_chunks + chunk, column, merged);
-      } else {
-        total[v] = gqa_merge(total[v], merged, scale);
-        if (ends) gqa_store_output(p, row_head * kHeadDim + column, total[v].o);
-      }
-    }
+    const GqaChunk chunk = {loaded, s.step / kGqaStepsOfChunk, work.turn / 2,
+                            work.item + 1 == g.first_item[loaded + 1]};
+    GqaMerged from[kGqaParts];
+    gqa_merge_parts<kSplit, kBlocks>(p, launch, g, warp, place, chunk, mine, workspace, scale, from,
+                                     two, left, total);
     if constexpr (kBlocks > 1) cluster_arrive();
   }
   if constexpr (kBlocks > 1) cluster_wait();
