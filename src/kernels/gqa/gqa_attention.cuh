@@ -895,13 +895,13 @@ __device__ __forceinline__ void gqa_attend(const GqaAttentionParams& p, const Gq
   const int block = blockIdx.x % kBlocks, cluster = blockIdx.x / kBlocks;
   const int window_row = blockIdx.z * kGqaWindowRows;
   const int window_rows = min(kGqaWindowRows, p.num_rows - window_row);
-  const int heads = p.num_heads / p.num_kv_heads, log2_group = launch.log2_group;
+  const int log2_group = launch.log2_group;
+  const GqaPlace place = {block, window_row, p.num_heads / p.num_kv_heads, log2_group};
   gqa_find_groups(p, window_row, window_rows, launch.tiles * kGqaTileRows >> log2_group, g);
   const GqaWarp warp = gqa_warp<kHeadDim, kColumnParts>(window_row, log2_group);
   if (blockIdx.x == 0) gqa_zero_rows(p, g, window_row, window_rows, warp.kv_head);
   if (g.count == 0) return;  // all rows are inert, as the rows of a round behind the last are
 
-  const GqaPlace place = {block, window_row, heads, log2_group};
   const auto [first, last] = gqa_items_of<kSplit>(g, cluster, launch.clusters);
   if (first == last) return;  // as all blocks of the cluster
 
