@@ -311,9 +311,10 @@ __device__ __forceinline__ bool mla_same_group(const MlaTile& a, const MlaTile& 
   return a.seq == b.seq && a.log2_steps == b.log2_steps;
 }
 
-// Gives each tile its place in its group. Leaves the group's size and last step in its first tile
-// (as group_size and line_offset), and what is old for a sequence in the sequence's first. Returns
-// the groups; `group`: that of the thread's own tile, the last of them.
+// Gives each tile its place in its group. Leaves the group's size and last step in its first tile,
+// as group_size and, of which no tile has need before the cut is made, line_offset; and what is old
+// for a sequence in the sequence's first tile. Returns the groups; `group`: that of the thread's
+// own tile, the last of them.
 __device__ int mla_find_groups(MlaTile* tiles, int num_tiles, MlaFlags (&flags)[2], int& group) {
   int lead_before = 0, first_before = 0, num_groups = 0;
   for (int base = 0; base < num_tiles; base += blockDim.x) {
@@ -347,6 +348,7 @@ __device__ int mla_old_steps(const MlaTile* tiles, int t) {
   return tiles[first].old_steps;
 }
 
+// From what mla_find_groups left in the group's first tile.
 __device__ __forceinline__ MlaGroup mla_group_of(const MlaTile& first) {
   return mla_group(first.group_size, first.line_offset, first.log2_steps);
 }
@@ -431,6 +433,20 @@ __device__ int mla_resolve_tile(const MlaAttentionParams& p, const MlaWorkspace&
   return count;
 }
 
+// By the block's warps, each as it gets to it; `next_tile`: in shared memory.
+__device__ __forceinline__ void mla_resolve_tiles(const MlaAttentionParams& p,
+                                                  const MlaWorkspace& ws, MlaTile* tiles,
+                                                  int num_tiles, int& next_tile) {
+  const int lane = threadIdx.x % 32;
+  while (true) {
+    const int t = __shfl_sync(~0u, lane == 0 ? atomicAdd(&next_tile, 1) : 0, 0);
+    if (t >= num_tiles) break;
+    const int count = mla_resolve_tile(p, ws, tiles[t]);
+    __syncwarp();
+    if (lane == 0) tiles[t].num_passes = count;
+  }
+}
+
 // How a launch plans.
 struct MlaPlanOptions {
   int nodes_per_tile;
@@ -441,23 +457,89 @@ struct MlaPlanOptions {
   bool passes;     // resolved here
 };
 
+// Cuts for each number of rounds, then lines; of both two, a warp each.
+constexpr int kMlaCuts = 2 * kMlaMaxRounds, kMlaChoices = kMlaCuts + 2;
+
+__device__ __forceinline__ void mla_search(int warp, int lane, const MlaGroup* groups,
+                                           int num_groups, const MlaPlanOptions& options,
+                                           MlaChoice* choices,
+                                           MlaLinePlace (*places)[kMlaMaxCutTiles]) {
+  if (warp < kMlaCuts) {
+    const MlaChoice choice = mla_search_cut(groups, num_groups, warp / 2 + 1, warp % 2 == 1,
+                                            options.num_ctas, options.max_slots);
+    if (lane == 0) choices[warp] = choice;
+  } else if (warp < kMlaChoices) {
+    MlaChoice choice = {{}, kMlaNoCut, {}, 0, 0};
+    if (options.lines && num_groups > 1)
+      choice = mla_search_line(groups, num_groups, warp % 2 == 1, options.num_ctas,
+                               options.max_slots, places[warp % 2]);
+    if (lane == 0) choices[warp] = choice;
+  }
+}
+
+// The tile's part of the line that all groups lie on; `size`: of its group.
+__device__ __forceinline__ void mla_put_on_line(const MlaLinePlace* places, int group, int size,
+                                                int slots, int num_ctas, MlaTile& tile) {
+  const MlaLinePlace* const at = places + group;
+  tile.parts = at->last - at->first + 1;
+  tile.fragment_slots = slots;
+  // Behind the parts of earlier groups that the first team has.
+  int turn = 0;
+  while (turn < group && at[-1 - turn].last == at->first) turn++;
+  tile.first_fragment = turn * num_ctas + at->first * size;
+  tile.line_offset = at->offset;
+}
+
+// Numbers fragments and slots over the tiles of all threads; a group's first tile counts for it.
+// Slots are too few for 16 bits. Whole blocks; returns the fragments of all.
+__device__ __forceinline__ int mla_number_fragments(bool live, const MlaLine& line, int* warp_sums,
+                                                    MlaTile& tile) {
+  const int fragments = tile.group_size * tile.parts;
+  const int of_group = fragments * tile.fragment_slots << 16 | fragments;
+  const MlaSum sum = mla_block_sum(live && tile.group_index == 0 ? of_group : 0, warp_sums);
+  const int before = sum.value - of_group;
+  if (line.teams == 0) tile.first_fragment = before & 0xFFFF;
+  tile.first_slot = before >> 16;
+  return sum.all & 0xFFFF;
+}
+
+// Two warps a tile, which has seldom more than 64 parts.
+__device__ __forceinline__ void mla_write_fragments(const MlaWorkspace& ws, const MlaTile* tiles,
+                                                    int num_tiles, const MlaLine& line,
+                                                    bool uncut) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, num_warps = blockDim.x / 32;
+  for (int i = warp; i < 2 * num_tiles; i += num_warps) {
+    __align__(16) MlaFragment f = {};
+    f.tile = tiles[i / 2];
+    for (int part = i % 2 * 32 + lane; part < f.tile.parts; part += 64) {
+      f.chunk_begin = mla_part_begin(f.tile, line, part);
+      f.chunk_end = mla_part_begin(f.tile, line, part + 1);
+      f.slot = uncut ? -1 : mla_part_slot(f.tile, part);
+      uint4* const to =
+          reinterpret_cast<uint4*>(ws.fragments + mla_fragment_index(f.tile, line, part));
+#pragma unroll
+      for (int k = 0; k < static_cast<int>(sizeof f / sizeof *to); k++)
+        to[k] = reinterpret_cast<const uint4*>(&f)[k];
+    }
+  }
+}
+
 // One block. Packs rows into tiles and cuts tiles into fragments.
 __global__ void __launch_bounds__(kMlaPlanThreads)
     mla_plan_tiles(MlaAttentionParams p, MlaWorkspace ws, MlaChunkTable table,
                    MlaPlanOptions options) {
-  constexpr int kCuts = 2 * kMlaMaxRounds, kChoices = kCuts + 2;
   __shared__ __align__(16) MlaDraftShared shared;
   __shared__ MlaFlags flags[2];
   __shared__ int warp_sums[kMlaPlanThreads / 32];
   __shared__ MlaGroup groups[kMlaMaxCutTiles];
   __shared__ MlaLinePlace places[2][kMlaMaxCutTiles];
-  __shared__ MlaChoice choices[kChoices];
+  __shared__ MlaChoice choices[kMlaChoices];
   __shared__ int next_tile;
   const bool few = p.num_rows <= kMlaPlanRows;
   const MlaDraft draft = {few ? shared.tiles : ws.tiles, few ? shared.tile_of_row : ws.tile_of_row,
                           few ? shared.kv_len : p.kv_len, few ? shared.path_len : p.path_len};
   MlaTile* const tiles = draft.tiles;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, num_warps = blockDim.x / 32;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   if (threadIdx.x == 0) next_tile = 0;
   grid_dependency_wait();
   const int num_tiles = mla_pack_rows(p, ws, shared, draft, table, options.nodes_per_tile, flags);
@@ -474,31 +556,13 @@ __global__ void __launch_bounds__(kMlaPlanThreads)
     if (threadIdx.x < num_tiles && tiles[threadIdx.x].group_index == 0)
       groups[own_group] = mla_group_of(tiles[threadIdx.x]);
     __syncthreads();
-    if (warp < kCuts) {
-      const MlaChoice choice = mla_search_cut(groups, num_groups, warp / 2 + 1, warp % 2 == 1,
-                                              options.num_ctas, options.max_slots);
-      if (lane == 0) choices[warp] = choice;
-    } else if (warp < kChoices) {
-      MlaChoice choice = {{}, kMlaNoCut, {}, 0, 0};
-      if (options.lines && num_groups > 1)
-        choice = mla_search_line(groups, num_groups, warp % 2 == 1, options.num_ctas,
-                                 options.max_slots, places[warp % 2]);
-      if (lane == 0) choices[warp] = choice;
-    }
+    mla_search(warp, lane, groups, num_groups, options, choices, places);
   }
-  if (options.passes) {
-    while (true) {
-      const int t = __shfl_sync(~0u, lane == 0 ? atomicAdd(&next_tile, 1) : 0, 0);
-      if (t >= num_tiles) break;
-      const int count = mla_resolve_tile(p, ws, tiles[t]);
-      __syncwarp();
-      if (lane == 0) tiles[t].num_passes = count;
-    }
-  }
+  if (options.passes) mla_resolve_tiles(p, ws, tiles, num_tiles, next_tile);
   __syncthreads();
   MlaChoice best = {{kMlaUncut, false}, kMlaNoCut, {}, 0, 0};
   int chosen = 0;
-  for (int i = 0; cuts && i < kChoices; i++)
+  for (int i = 0; cuts && i < kMlaChoices; i++)
     if (choices[i].cost < best.cost) best = choices[i], chosen = i;
   const bool single_token =
       options.clustered && num_tiles == 1 && mla_single_token(tiles[0], mla_group_of(tiles[0]));
@@ -522,29 +586,14 @@ __global__ void __launch_bounds__(kMlaPlanThreads)
       tile.parts = 1;
       tile.first_fragment = lead;
       if (line.teams > 0) {
-        const MlaLinePlace* const at = places[chosen % 2] + own_group;
-        tile.parts = at->last - at->first + 1;
-        tile.fragment_slots = best.slots;
-        // Behind the parts of earlier groups that the first team has.
-        int turn = 0;
-        while (turn < own_group && at[-1 - turn].last == at->first) turn++;
-        tile.first_fragment = turn * options.num_ctas + at->first * group.size;
-        tile.line_offset = at->offset;
+        mla_put_on_line(places[chosen % 2], own_group, group.size, best.slots, options.num_ctas,
+                        tile);
       } else if (!uncut) {
         tile.parts = mla_parts(group, best.cut);
         tile.fragment_slots = mla_slots_of(group, best.cut, tile.parts);
       }
     }
-    if (!uncut) {
-      // Of all groups so far; a group's first tile counts for it. Slots are too few for 16 bits.
-      const int fragments = tile.group_size * tile.parts;
-      const int of_group = fragments * tile.fragment_slots << 16 | fragments;
-      const MlaSum sum = mla_block_sum(live && tile.group_index == 0 ? of_group : 0, warp_sums);
-      const int before = sum.value - of_group;
-      if (line.teams == 0) tile.first_fragment = before & 0xFFFF;
-      tile.first_slot = before >> 16;
-      num_fragments = sum.all & 0xFFFF;
-    }
+    if (!uncut) num_fragments = mla_number_fragments(live, line, warp_sums, tile);
     if (!live) continue;
     tiles[t] = tile;
     if (few) ws.tiles[t] = tile;
@@ -555,21 +604,7 @@ __global__ void __launch_bounds__(kMlaPlanThreads)
   }
   if (threadIdx.x == 0) *ws.header = {num_tiles, num_fragments, single_token, line};
   __syncthreads();
-  // Two warps a tile, which has seldom more than 64 parts.
-  for (int i = warp; i < 2 * num_tiles; i += num_warps) {
-    __align__(16) MlaFragment f = {};
-    f.tile = tiles[i / 2];
-    for (int part = i % 2 * 32 + lane; part < f.tile.parts; part += 64) {
-      f.chunk_begin = mla_part_begin(f.tile, line, part);
-      f.chunk_end = mla_part_begin(f.tile, line, part + 1);
-      f.slot = uncut ? -1 : mla_part_slot(f.tile, part);
-      uint4* const to =
-          reinterpret_cast<uint4*>(ws.fragments + mla_fragment_index(f.tile, line, part));
-#pragma unroll
-      for (int k = 0; k < static_cast<int>(sizeof f / sizeof *to); k++)
-        to[k] = reinterpret_cast<const uint4*>(&f)[k];
-    }
-  }
+  mla_write_fragments(ws, tiles, num_tiles, line, uncut);
 }
 
 // Of many rows. One warp per tile.

@@ -36,9 +36,11 @@ struct MlaTile {
   int32_t kv_end;      // largest kv_len
   int32_t first_pass;
   int32_t num_passes;
-  int32_t line_offset;  // on a line: where the group's chunks begin
-  int32_t cut_chunks;   // that parts share evenly; the last part has the rest too
-  int32_t group_size;
+  // On a line: where the group's chunks begin. While the plan looks for a cut, the group's first
+  // tile has the group's last step here (mla_find_groups).
+  int32_t line_offset;
+  int32_t cut_chunks;      // that parts share evenly; the last part has the rest too
+  int32_t group_size;      // tiles; until the cut is made, only in the group's first
   int32_t group_index;     // of this tile
   int32_t parts;           // 1: one CTA does the whole tile
   int32_t first_fragment;  // of the group: part 0 of its first tile
