@@ -4,9 +4,11 @@
     cmake --preset cuda && cmake --build build-cuda
     scripts/sanitize_cuda.py build-cuda [--tools memcheck,racecheck] [--only PART] [--jobs 8] [--resume]
 
-Small cases of each op, kernel test and of whole rounds run under memcheck, racecheck, synccheck and initcheck, each case in a
-process of its own with its own time limit. A table says for each kernel what the tools reported in it; the output and what was
-read from it lie in --logs, a .txt and a .json a case. --resume keeps the cases there that ended. Exit code 0: nothing found.
+Small cases of each op, kernel test and of whole rounds run under memcheck, racecheck, synccheck and initcheck, the cases of a run in
+one process with its own time limit; under racecheck, which is slow, the op cases of one number of rows, or one test. --each: every
+case in a process of its own, to see which of them a report is of. A table says for each kernel what the tools reported in it; the
+output and what was read from it lie in --logs, a .txt and a .json a process. --resume keeps those there that ended. Exit code 0:
+nothing found.
 `--page FILE` writes the table of --logs between the marks of a page. `--coverage` counts launches instead, with a tool that lists
 them (2026.4) or with ncu: which runs reach which kernel. The tool "coverage" of --tools does so beside the others, in the same run.
 `--check`, without a GPU, says whether a kernel in src/kernels is missing.
@@ -34,7 +36,7 @@ ROWS = (1, 7, 17, 33, 129)  # of an op case: one of each form of the kernels
 
 class Run:
     """Cases of one binary. kind: how they are found; focus: kernels that racecheck is kept to, all if empty; together: racecheck
-    takes all numbers of rows of an op case, and any tool all tests, in one process."""
+    too takes all numbers of rows, or all tests, in one process."""
 
     def __init__(self, kind, binary, args=(), env=None, tools=TOOLS, focus=(), gpus=1, together=False):
         self.kind, self.binary, self.args, self.env = kind, binary, list(args), env or {}
@@ -212,27 +214,25 @@ def names_in(build, run):
     return names
 
 
-def cases_of(build, tool, name):
+def cases_of(build, tool, name, each=False):
     """(case, arguments, environment) for every process of a run under a tool."""
     run = RUNS[name]
     if tool not in run.tools and tool != "coverage":
         return []
     if run.kind == "plain":
         return [(name, run.args, {})]
-    if run.kind == "ops" and tool == "coverage":  # nothing can fail: few processes
-        rows = ",".join(map(str, ROWS))
-        return [(part.strip(), ["--gtest_filter=*AgreesWithReference/cuda"], {"COPPICE_OPS": part, "COPPICE_ROWS": rows})
-                for part in run.args]
     names = names_in(build, run)
     if not names:
         sys.exit(f"{run.binary}: has no case of '{name}'")
-    if run.kind == "gtest" and (run.together or tool == "coverage"):
-        return [(run.args[0], ["--gtest_filter=" + run.args[0]], {})]
+    apart = tool == "racecheck" and not run.together
     if run.kind == "gtest":
-        return [(test, ["--gtest_filter=" + test], {}) for test in names]
-    sizes = [str(rows) for rows in ROWS] if tool == "racecheck" and not run.together else [",".join(map(str, ROWS))]
-    return [(f"{case}, {rows} rows", ["--gtest_filter=*AgreesWithReference/cuda"], {"COPPICE_OPS": case, "COPPICE_ROWS": rows})
-            for case in names for rows in sizes]
+        if each or apart or len(names) == 1:
+            return [(test, ["--gtest_filter=" + test], {}) for test in names]
+        return [(f"{len(names)} tests", ["--gtest_filter=" + run.args[0]], {})]
+    sizes = [str(rows) for rows in ROWS] if apart else [",".join(map(str, ROWS))]
+    groups = [(f"{len(names)} cases", ";".join(names))] if len(names) > 1 and not each else [(case, case) for case in names]
+    return [(f"{label}, {rows} rows", ["--gtest_filter=*AgreesWithReference/cuda"], {"COPPICE_OPS": group, "COPPICE_ROWS": rows})
+            for label, group in groups for rows in sizes]
 
 
 # -------------------------------------------------------------------------------------------- runs
@@ -302,11 +302,11 @@ def log_of(logs, tool, name, case):
 
 
 def sanitize(args, tools, runs):
-    """Runs what is wanted; whether every case was begun."""
+    """Runs what is wanted; whether every process was begun."""
     work = []
     for tool in tools:
         for name in runs:
-            for case in cases_of(args.build, tool, name):
+            for case in cases_of(args.build, tool, name, args.each):
                 log = log_of(args.logs, tool, name, case[0]).with_suffix(".json")
                 if args.resume and log.exists() and json.loads(log.read_text())["state"] not in ("did not end", "not tracked"):
                     continue
@@ -330,7 +330,7 @@ def sanitize(args, tools, runs):
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(one, work))
     if unstarted:
-        print(f"{len(unstarted)} of {len(work)} cases were not begun; --resume goes on with them")
+        print(f"{len(unstarted)} of {len(work)} processes were not begun; --resume goes on with them")
     return not unstarted
 
 
@@ -501,11 +501,12 @@ def main():
     parser.add_argument("build", nargs="?", type=pathlib.Path)
     parser.add_argument("--tools", default=",".join(TOOLS))
     parser.add_argument("--only", default="", help="runs whose name contains one of these, separated by semicolons")
-    parser.add_argument("--jobs", type=int, default=4, help="cases at the same time")
-    parser.add_argument("--limit", type=float, default=300, help="seconds a case")
+    parser.add_argument("--jobs", type=int, default=4, help="processes at the same time")
+    parser.add_argument("--limit", type=float, default=300, help="seconds a process")
     parser.add_argument("--total", type=float, default=7200, help="seconds in all")
     parser.add_argument("--logs", type=pathlib.Path, default=None, help="folder for the tools' output and the results")
     parser.add_argument("--resume", action="store_true", help="keep the cases there that ended")
+    parser.add_argument("--each", action="store_true", help="a process for each case")
     parser.add_argument("--sanitizer", default="compute-sanitizer", help="the tool, if another than that on the path")
     parser.add_argument("--tool-flags", default="", help="more flags for it")
     parser.add_argument("--page", type=pathlib.Path, default=None, help="write the table of --logs into this page; runs nothing")

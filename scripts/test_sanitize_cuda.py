@@ -241,7 +241,7 @@ class RunTest(unittest.TestCase):
 
     def test_a_case_that_is_slow_or_crashes_costs_no_other_case(self):
         begin = time.time()
-        code, out = self.run_script("--tools", "memcheck", "--limit", "2")
+        code, out = self.run_script("--tools", "memcheck", "--limit", "2", "--each")
         self.assertLess(time.time() - begin, 30)
         self.assertEqual(code, 1)
         rows = "1,7,17,33,129 rows"
@@ -256,6 +256,11 @@ class RunTest(unittest.TestCase):
         self.assertIn("2 errors", table["mla_rope_kernel"])
         self.assertTrue(table["silu_mul_kernel"].rstrip().endswith("clean"))
 
+    def test_the_cases_of_a_run_share_a_process_and_its_end(self):
+        self.run_script("--tools", "memcheck", "--only", "op embed", "--limit", "2")
+        self.assertEqual(self.calls(), ["memcheck embed slow;embed killed;embed fine"])
+        self.assertEqual(self.states("memcheck"), {"3 cases, 1,7,17,33,129 rows": "did not end"})
+
     def test_a_clean_run_ends_with_0_and_racecheck_takes_a_process_for_each_number_of_rows(self):
         code, _ = self.run_script("--tools", "memcheck,racecheck", "--only", "silu_mul")
         self.assertEqual(code, 0)
@@ -265,13 +270,15 @@ class RunTest(unittest.TestCase):
         sanitize_cuda.RUNS["op silu_mul"].together = True
         code, _ = self.run_script("--tools", "memcheck,racecheck", "--only", "silu_mul")
         self.assertEqual((code, len(self.calls())), (0, 1 + 1))
-        (self.path / "some_test").write_text("#!/bin/sh\nprintf 'Suite.\\n  one\\n  two\\n'\n")
+        (self.path / "some_test").write_text("#!/bin/sh\nprintf 'Suite.\n  one\n  two\n'\n")
         (self.path / "some_test").chmod(0o755)
-        for together, processes in ((False, 2), (True, 1)):
+        both, apart = [("2 tests", ["--gtest_filter=Suite.*"], {})], [(f"Suite.{name}", [f"--gtest_filter=Suite.{name}"], {})
+                                                                      for name in ("one", "two")]
+        for together in (False, True):
             sanitize_cuda.RUNS["tests"] = sanitize_cuda.kernel_test("some_test", "Suite.*", together=together)
-            cases = sanitize_cuda.cases_of(self.path, "memcheck", "tests")
-            self.assertEqual(len(cases), processes)
-        self.assertEqual(cases, [("Suite.*", ["--gtest_filter=Suite.*"], {})])
+            self.assertEqual(sanitize_cuda.cases_of(self.path, "memcheck", "tests"), both)
+            self.assertEqual(sanitize_cuda.cases_of(self.path, "racecheck", "tests"), both if together else apart)
+            self.assertEqual(sanitize_cuda.cases_of(self.path, "memcheck", "tests", each=True), apart)
 
     def test_coverage_may_be_one_of_the_tools(self):
         launch = "========= Launch #1\n=========     Kernel: coppice::kernels::silu_mul_kernel(int)\n=========\n"
@@ -279,7 +286,7 @@ class RunTest(unittest.TestCase):
         code, out = self.run_script("--tools", "memcheck,coverage", "--only", "silu_mul")
         self.assertEqual(code, 0)
         self.assertIn("op silu_mul 1", out)
-        self.assertEqual(self.states("coverage"), {"silu_mul": "clean"})
+        self.assertEqual(self.states("coverage"), {"silu_mul fine, 1,7,17,33,129 rows": "clean"})
         sanitize_cuda.KERNELS["embed_kernel"] = ["op silu_mul"]
         code, out = self.run_script("--tools", "memcheck,coverage", "--only", "silu_mul")
         self.assertEqual(code, 1)
@@ -309,7 +316,7 @@ class RunTest(unittest.TestCase):
         self.assertIn("op silu_mul 3", table["silu_mul_kernel"])
         code, _ = self.run_script("--coverage", "--only", "silu_mul")
         self.assertEqual(code, 0)
-        self.assertEqual(self.states("coverage")["silu_mul"], "clean")
+        self.assertEqual(set(self.states("coverage").values()), {"clean"})
 
     def test_a_kernel_that_no_launch_of_its_runs_has_is_not_called_clean(self):
         self.run_script("--tools", "memcheck", "--only", "silu_mul;mla_rope")
@@ -337,9 +344,9 @@ class RunTest(unittest.TestCase):
         self.assertIn("| `silu_mul_kernel` | 0 known, 45 not printed |", text)
 
     def test_resume_goes_on_with_what_did_not_end(self):
-        self.run_script("--tools", "memcheck", "--limit", "1", "--only", "op embed")
+        self.run_script("--tools", "memcheck", "--limit", "1", "--each", "--only", "op embed")
         self.assertEqual(len(self.calls()), 3)
-        self.run_script("--tools", "memcheck", "--limit", "1", "--only", "op embed", "--resume")
+        self.run_script("--tools", "memcheck", "--limit", "1", "--each", "--only", "op embed", "--resume")
         self.assertEqual(sorted(self.calls()[3:]), ["memcheck embed killed", "memcheck embed slow"])
 
     def test_a_report_in_a_function_of_one_kernel_is_of_that_kernel_alone(self):

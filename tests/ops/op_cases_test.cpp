@@ -10,6 +10,9 @@
 #include <limits>
 #include <memory>
 #include <set>
+#include <sstream>
+#include <string>
+#include <vector>
 
 #include "backend/factory/make_backend.h"
 #include "base/error.h"
@@ -28,17 +31,20 @@ std::unique_ptr<Backend> backend_or_skip(const std::string& device, int threads)
   }
 }
 
-// The table, or with COPPICE_OPS set only the case whose "op name" it is, or if there is none
-// those in whose "op name" it is.
+// The table, or with COPPICE_OPS set only the cases whose "op name" it lists ("embed F32;silu_mul
+// 576"), or if there is none those in whose "op name" it is.
 std::vector<OpCase> chosen_cases() {
   std::vector<OpCase> cases = op_cases();
   const char* const part = std::getenv("COPPICE_OPS");
   if (part == nullptr) return cases;
+  std::set<std::string> listed;
+  std::istringstream text(part);
+  for (std::string name; std::getline(text, name, ';');) listed.insert(name);
   const auto name = [](const OpCase& op_case) { return op_case.op + " " + op_case.name; };
-  const bool whole = std::any_of(cases.begin(), cases.end(),
-                                 [&](const OpCase& op_case) { return name(op_case) == part; });
+  const auto is_listed = [&](const OpCase& op_case) { return listed.contains(name(op_case)); };
+  const bool whole = std::any_of(cases.begin(), cases.end(), is_listed);
   std::erase_if(cases, [&](const OpCase& op_case) {
-    return whole ? name(op_case) != part : name(op_case).find(part) == std::string::npos;
+    return whole ? !is_listed(op_case) : name(op_case).find(part) == std::string::npos;
   });
   return cases;
 }
