@@ -6,57 +6,28 @@ L2) is read from memory here, so the two have columns of their own. Prints a Mar
 
     dram_bytes.py --check     reads a made-up report
 """
-import csv
-import io
-import json
-import pathlib
-import re
-import subprocess
 import sys
-import tempfile
 
-CASES = ("experts tp8 M=17,experts tp8 M=64,experts tp8 M=256,experts tp1 M=17,mla tp8 B=1 L=32768 T=17,mla tp8 B=8 L=32768,mla tp8 B=1 L=131072 T=1,"
-         "qkv_a tp8 M=17,mlp_gate_up tp8 M=17,o_proj tp1 M=17,shared_gate_up tp1 M=17,lm_head tp8 M=8,lm_head tp1 M=17")
+import profiler
+
+CASES = ("experts tp8 M=17", "experts tp8 M=64", "experts tp8 M=256", "experts tp1 M=17", "mla tp8 B=1 L=32768 T=17", "mla tp8 B=8 L=32768", "mla tp8 B=1 L=131072 T=1",
+         "qkv_a tp8 M=17", "mlp_gate_up tp8 M=17", "o_proj tp1 M=17", "shared_gate_up tp1 M=17", "lm_head tp8 M=8", "lm_head tp1 M=17")
 KERNELS = "moe_|gemm|product|mla_"
 # The first kernel of an op; others of its name follow.
 FIRST = r"moe_(?!combine|wide_kernel)|gemm|product|mla_(?!combine|plan)"
 READ, WRITTEN, TIME = "dram__bytes_read.sum", "dram__bytes_write.sum", "gpu__time_duration.sum"
-UNITS = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
-
-
-def launches(text):
-    """(kernel, bytes read, bytes written) in order, from ncu's csv."""
-    found = {}
-    table = text[text.index('"ID"'):]
-    for row in csv.DictReader(io.StringIO(table)):
-        values = found.setdefault(row["ID"], {"name": re.sub(r"[<(].*", "", row["Kernel Name"]).split("::")[-1].split(" ")[-1]})
-        if row["Metric Name"] in (READ, WRITTEN):
-            values[row["Metric Name"]] = float(row["Metric Value"].replace(",", "")) * UNITS[row["Metric Unit"]]
-    return [(v["name"], v[READ], v[WRITTEN]) for v in found.values()]
-
-
-def by_op(kernels):
-    """Groups of launches, one an op; the attention plan is made once a step and belongs to none."""
-    groups = []
-    for kernel in kernels:
-        if "plan" in kernel[0]:
-            continue
-        if re.search(FIRST, kernel[0]) or not groups:
-            groups.append([])
-        groups[-1].append(kernel)
-    return groups
 
 
 def table(cases, kernels):
-    groups = by_op(kernels)
+    groups = profiler.by_op(kernels, FIRST)
     if len(groups) != len(cases):
-        return f"{len(cases)} cases, {len(groups)} groups of kernels: " + "; ".join(" + ".join(k[0] for k in g) for g in groups)
+        return f"{len(cases)} cases, {len(groups)} groups of kernels: " + "; ".join(" + ".join(k["name"] for k in g) for g in groups)
     lines = ["| case | counted MB | read by its kernel MB | read / counted | read by the kernel behind it MB | written MB | kernels |", "|---" * 7 + "|"]
     for case, group in zip(cases, groups):
-        main, written = max(kernel[1] for kernel in group), sum(kernel[2] for kernel in group)
-        behind, counted = sum(kernel[1] for kernel in group) - main, case["first_call_bytes"]
+        main, written = max(kernel[READ] for kernel in group), sum(kernel[WRITTEN] for kernel in group)
+        behind, counted = sum(kernel[READ] for kernel in group) - main, case["first_call_bytes"]
         lines.append(f"| {case['key']} | {counted / 1e6:.1f} | {main / 1e6:.1f} | {main / counted:.3f} | {behind / 1e6:.1f} | {written / 1e6:.1f} | "
-                     f"{', '.join(kernel[0] for kernel in group)} |")
+                     f"{', '.join(kernel['name'] for kernel in group)} |")
     return "\n".join(lines)
 
 
@@ -66,19 +37,11 @@ def check():
             ("skinny_gemm_kernel", 10))
     for i, (name, read) in enumerate(rows):
         text += f'"{i}","{name}","{READ}","Mbyte","{read}"\n"{i}","{name}","{WRITTEN}","Kbyte","1,000"\n"{i}","{name}","{TIME}","us","3"\n'
-    got = table([{"key": "a", "first_call_bytes": 2e6}, {"key": "b", "first_call_bytes": 11e6}], launches(text))
+    kernels = profiler.launches(text)
+    got = table([{"key": "a", "first_call_bytes": 2e6}, {"key": "b", "first_call_bytes": 11e6}], kernels)
     assert "| a | 2.0 | 2.0 | 1.000 | 1.0 | 2.0 | moe_wide_list_kernel, moe_wide_kernel |" in got and "| b | 11.0 | 10.0 | 0.909 | 0.0 | 1.0 |" in got, got
-    assert "1 cases, 2 groups" in table([{"key": "a", "first_call_bytes": 1}], launches(text))
+    assert "1 cases, 2 groups" in table([{"key": "a", "first_call_bytes": 1}], kernels)
     print("ok: launches are summed by op")
 
 
-def main():
-    with tempfile.TemporaryDirectory() as folder:
-        report, log = pathlib.Path(folder, "k.json"), pathlib.Path(folder, "ncu.csv")
-        subprocess.run(["ncu", "--clock-control", "none", "--kernel-name", f"regex:{KERNELS}", "--csv", "--log-file", str(log), "--metrics",
-                        f"{READ},{WRITTEN},{TIME}", sys.argv[1], "bench", "kernels", "--device", "cuda", "--check-only", "--filter", CASES, "--json", str(report)],
-                       check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        print(table(json.loads(report.read_text())["cases"], launches(log.read_text())))
-
-
-check() if sys.argv[1:] == ["--check"] else main()
+check() if sys.argv[1:] == ["--check"] else print(table(*profiler.profile(sys.argv[1], CASES, KERNELS, (READ, WRITTEN, TIME))))
