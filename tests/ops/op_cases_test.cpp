@@ -46,6 +46,7 @@ std::vector<OpCase> chosen_cases() {
   std::erase_if(cases, [&](const OpCase& op_case) {
     return whole ? !is_listed(op_case) : name(op_case).find(part) == std::string::npos;
   });
+  EXPECT_FALSE(cases.empty()) << "COPPICE_OPS names no case: " << part;
   return cases;
 }
 
