@@ -57,7 +57,8 @@ struct SkinnyTile {
   static constexpr int kInputBytes = kColumns * kRowBytes;  // of a stage, behind its weights
   static constexpr int kPitch = skinny_sum_pitch(kOutputs);
   // Few tokens' products take little time each: there the whole layer's code shall stay in caches.
-  static constexpr int kUnrolled = kColumns <= 16 ? 1 : 4;
+  // Four of 64 columns would make the compiler serialise them.
+  static constexpr int kUnrolled = kColumns <= 16 ? 1 : kColumns == 64 ? 2 : 4;
   static constexpr int kBlocksPerSm = kColumns <= 192 && kWarpgroups == 1 ? 2 : 1;
 };
 

@@ -61,10 +61,14 @@ cudaError_t weight_map(CUtensorMap* map, const SkinnyGemmParams& p, const Skinny
                            tiles.outputs, kSkinnyStepInputs);
 }
 
+int tiles_of_head(const SkinnyGemmParams& p, const SkinnyGemmTiles& tiles) {
+  return (p.outputs + tiles.outputs - 1) / tiles.outputs;
+}
+
 // `second`: null, or a product of the same inputs with one head.
 cudaError_t launch(const SkinnyGemmParams& params, const SkinnyGemmParams* second,
                    const SkinnyGemmTiles& tiles, cudaStream_t stream) {
-  const int head_tiles = (params.outputs + tiles.outputs - 1) / tiles.outputs;
+  const int head_tiles = tiles_of_head(params, tiles);
   SkinnyGemmKernelParams p = {
       .product = {product_of(params)},
       .second_tile = params.num_heads * head_tiles,
@@ -82,7 +86,7 @@ cudaError_t launch(const SkinnyGemmParams& params, const SkinnyGemmParams* secon
   int num_tiles = p.second_tile;
   if (second) {
     p.product[1] = product_of(*second);
-    num_tiles += (second->outputs + tiles.outputs - 1) / tiles.outputs;
+    num_tiles += tiles_of_head(*second, tiles);
     error = weight_map(&maps.weight[1], *second, tiles);
     if (error != cudaSuccess) return error;
   }
