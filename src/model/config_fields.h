@@ -37,5 +37,6 @@ inline constexpr std::int64_t kMaxHeads = 4096;
 inline constexpr std::int64_t kMaxExperts = 1024;
 inline constexpr std::int64_t kMaxExpertsPerToken = 64;
 inline constexpr std::int64_t kMaxEosTokenIds = 16;
+inline constexpr std::int64_t kMaxDraftBlock = 32;
 
 }  // namespace coppice

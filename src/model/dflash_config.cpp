@@ -9,8 +9,6 @@
 namespace coppice {
 namespace {
 
-constexpr std::int64_t kMaxDraftBlock = 32;
-
 // The field in `inner` (dflash_config) or at the top; both must agree.
 std::optional<JsonField> find_either(const JsonField& config, const std::optional<JsonField>& inner,
                                      const char* key) {

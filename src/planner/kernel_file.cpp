@@ -3,8 +3,10 @@
 
 #include "base/error.h"
 #include "io/json_field.h"
+#include "model/config_fields.h"
 #include "planner/device_file.h"
 #include "planner/kernel_times.h"
+#include "planner/measured_field.h"
 
 namespace coppice {
 namespace {
@@ -14,51 +16,56 @@ constexpr double kAcceptShare = 0.5;
 
 using Kernels = std::vector<MeasuredKernel>;
 
-std::int64_t size_of_field(const JsonField& shape, const char* key) {
-  return shape.get<std::int64_t>(key, 0);
-}
+// Rows and cached positions, of one sequence, that a benchmark may have.
+constexpr std::int64_t kMostRows = 1 << 16, kMostContext = 1 << 24;
 
 void add_attention(const JsonField& shape, double us, Kernels& kernels) {
-  const std::int64_t batch = size_of_field(shape, "batch");
+  const std::int64_t batch = read_size(shape, "batch", kMostRows);
   // Kimi K2's and tiny-k2's caches: [latent | rotated key].
   const bool tiny = shape.get<std::string>("network", "") == "tiny";
   kernels.push_back({.op = "mla_attention",
-                     .rows = batch * size_of_field(shape, "tree"),
+                     .rows = batch * read_size(shape, "tree", kMostRows / batch),
                      .outputs = tiny ? 128 : 512,
                      .inputs = tiny ? 160 : 576,
-                     .heads = size_of_field(shape, "num_heads"),
+                     .heads = read_size(shape, "num_heads", kMaxHeads),
                      .sequences = batch,
-                     .context = size_of_field(shape, "context"),
+                     .context = read_size(shape, "context", kMostContext),
                      .us = us});
 }
 
 // An op of backend.h, or a pair of them; blocks of many ops are left out.
 void add_case(const std::string& kernel, const JsonField& shape, double us, Kernels& kernels) {
-  const auto size = [&](const char* key) { return size_of_field(shape, key); };
-  if (kernel == "moe_experts")
+  const auto size = [&](const char* key) { return read_size(shape, key); };
+  const auto rows = [&] { return read_size(shape, "rows", kMostRows); };
+  if (kernel == "moe_experts") {
+    const std::int64_t experts = read_size(shape, "experts", kMaxExperts);
     kernels.push_back({.op = kernel,
-                       .rows = size("rows"),
+                       .rows = rows(),
                        .outputs = size("intermediate_size"),
                        .inputs = size("hidden_size"),
-                       .num_experts = size("experts"),
-                       .top_k = size("top_k"),
+                       .num_experts = experts,
+                       .top_k = read_size(shape, "top_k", std::min(experts, kMaxExpertsPerToken)),
                        .us = us});
-  if (kernel == "linear" || kernel == "head_linear")
+  }
+  if (kernel == "linear" || kernel == "head_linear") {
+    const std::int64_t heads = read_size_or(shape, "num_heads", 1, kMaxHeads);
     kernels.push_back({.op = kernel,
-                       .rows = size("rows"),
-                       .outputs = size("outputs") * std::max<std::int64_t>(size("num_heads"), 1),
+                       .rows = rows(),
+                       .outputs = size("outputs") * heads,
                        .inputs = size("inputs"),
-                       .heads = std::max<std::int64_t>(size("num_heads"), 1),
+                       .heads = heads,
                        .us = us});
+  }
   if (kernel == "mla_attention") add_attention(shape, us, kernels);
   if (kernel == "top_k_log_probs" || kernel == "sample_rows")
     kernels.push_back({.op = kernel,
-                       .rows = size("rows"),
+                       .rows = rows(),
                        .outputs = kernel == "sample_rows" ? 0 : 64,
                        .inputs = size("vocab_size"),
                        .us = us});
   if (kernel == "build_tree" || kernel == "build_tree + compile_tree") {
-    const std::int64_t budget = size("budget"), batch = size("batch");
+    const std::int64_t budget = read_size(shape, "budget", kMostRows);
+    const std::int64_t batch = read_size(shape, "batch", kMostRows);
     if (kernel == "build_tree") {
       kernels.push_back({.op = kernel, .rows = budget, .sequences = batch, .us = us});
       return;
@@ -67,19 +74,20 @@ void add_case(const std::string& kernel, const JsonField& shape, double us, Kern
     for (const MeasuredKernel& build : kernels)
       if (build.op == "build_tree" && build.rows == budget && build.sequences == batch)
         us -= build.us;
+    if (us <= 0) return;  // less than what they differ by
     kernels.push_back({.op = "compile_tree", .rows = budget, .sequences = batch, .us = us});
   }
   if (kernel == "accept_path + move_kv")
     for (const bool accept : {true, false})
       kernels.push_back({.op = accept ? "accept_path" : "move_kv",
-                         .rows = size("batch"),
-                         .sequences = size("batch"),
+                         .rows = read_size(shape, "batch", kMostRows),
+                         .sequences = read_size(shape, "batch", kMostRows),
                          .us = us * (accept ? kAcceptShare : 1 - kAcceptShare)});
   constexpr const char* kRowOps[] = {"embed",      "rms_norm",  "add_rms_norm",
                                      "silu_mul",   "moe_route", "mla_rope_and_write_kv",
                                      "gather_rows"};
   if (std::ranges::find(kRowOps, kernel) != std::end(kRowOps))
-    kernels.push_back({.op = kernel, .rows = size("rows"), .us = us});
+    kernels.push_back({.op = kernel, .rows = rows(), .us = us});
 }
 
 }  // namespace
@@ -95,9 +103,11 @@ DeviceSpec measured_device(const JsonField& root) {
   if (found == nullptr)
     root.at("device").at("name").fail("'" + name + "' is not in the table of GPUs");
   DeviceSpec device = *found;
-  device.read_tb_s = root.get<double>("read_gb_per_s") / 1000;
+  constexpr double kMostRate = 1e6;  // GB/s, TFLOP/s
+  device.read_tb_s = read_between(root.at("read_gb_per_s"), 1, kMostRate) / 1000;
   device.read_is_measured = true;
-  if (const auto tflops = root.find("tensor_tflops")) device.bf16_reached = tflops->as<double>();
+  if (const auto tflops = root.find("tensor_tflops"))
+    device.bf16_reached = read_between(*tflops, 1, kMostRate);
   return device;
 }
 
@@ -112,7 +122,7 @@ KernelTimes KernelTimes::from_file(const std::string& path) {
     if (!us || entry.get<bool>("wrong", false)) continue;
     // Sampling with filters is another kernel than the greedy choice that plans assume.
     if (entry.get<std::string>("key").starts_with("sample ")) continue;
-    add_case(entry.get<std::string>("kernel"), entry.at("shape"), us->as<double>(), kernels);
+    add_case(entry.get<std::string>("kernel"), entry.at("shape"), read_us(*us), kernels);
   }
   if (kernels.empty()) root.at("cases").fail("holds no kernel that was timed");
   return {std::move(kernels), measured_device(root), path};

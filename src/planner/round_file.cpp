@@ -4,8 +4,10 @@
 #include <numeric>
 
 #include "io/json_field.h"
+#include "model/config_fields.h"
 #include "model/load_model.h"
 #include "planner/device_file.h"
+#include "planner/measured_field.h"
 
 namespace coppice {
 namespace {
@@ -23,59 +25,92 @@ constexpr StageName kStages[] = {
     {"verify", "dense", Part::kDense},         {"verify", "lm_head", Part::kLmHead},
     {"verify", "norms", Part::kNorms},         {"verify", "sampling", Part::kSample}};
 
-std::vector<double> numbers(const JsonField& field, const char* key) {
-  std::vector<double> values;
-  if (const auto array = field.find(key))
-    for (const JsonField& value : array->elements()) values.push_back(value.as<double>());
-  return values;
+// What `coppice bench round` takes.
+constexpr std::int64_t kMostRows = 1 << 16, kMostContext = 1 << 24, kMostRanks = 64,
+                       kMostLayers = 128;
+
+// Experts by the rows that they have (expert_loads, backend/cost/op_cost.h).
+std::vector<double> read_loads(const JsonField& round, const char* key) {
+  std::vector<double> loads;
+  if (const auto array = round.find(key))
+    for (const JsonField& experts : array->elements())
+      loads.push_back(read_between(experts, 0, kMaxExperts));
+  return loads;
 }
 
-MeasuredRound read_round(const JsonField& field) {
-  MeasuredRound round{.batch = field.get<std::int64_t>("batch"),
-                      .rows = field.get<std::int64_t>("rows"),
-                      .context = field.get<std::int64_t>("context"),
-                      .drafting = field.get<bool>("drafting"),
-                      .distinct_experts = field.get<double>("distinct_experts", 0.0),
-                      .committed_tokens = field.get<double>("committed_tokens", 1.0),
-                      .expert_loads = numbers(field, "expert_loads"),
-                      .expert_loads_alone = numbers(field, "expert_loads_alone"),
-                      .us = {},
-                      .mean_us = {},
-                      .total_us = field.get<double>("total_us"),
-                      .total_us_min = field.get<double>("total_us_min", 0.0),
-                      .total_us_max = field.get<double>("total_us_max", 0.0),
-                      .spread = {},
-                      .buffers_bytes = field.get<double>("cache_and_buffers_bytes", 0.0),
-                      .workspace_bytes = field.get<double>("workspace_bytes", 0.0),
-                      .graph_bytes = field.get<double>("graph_bytes", 0.0)};
+// Times of a stage, one for each run; none where `runs` does not have it.
+std::vector<double> read_runs(const std::optional<JsonField>& runs, const char* stage) {
+  std::vector<double> us;
+  if (const auto array = runs ? runs->find(stage) : std::nullopt)
+    for (const JsonField& run : array->elements()) us.push_back(read_us_or_zero(run));
+  return us;
+}
+
+void read_stages(const JsonField& field, MeasuredRound& round) {
   const auto spread = field.find("spread"), by_run = field.find("by_run");
   for (const StageName& stage : kStages) {
     const auto group = field.find(stage.group);
-    const auto us = group ? group->find(stage.name) : std::nullopt;
-    if (us) round.us[stage.part] = round.mean_us[stage.part] = us->as<double>();
-    const std::vector<double> runs = by_run ? numbers(*by_run, stage.name) : std::vector<double>();
-    if (!runs.empty())
+    if (const auto us = group ? group->find(stage.name) : std::nullopt)
+      round.us[stage.part] = round.mean_us[stage.part] = read_us_or_zero(*us);
+    if (const std::vector<double> runs = read_runs(by_run, stage.name); !runs.empty())
       round.mean_us[stage.part] =
           std::reduce(runs.begin(), runs.end()) / static_cast<double>(runs.size());
-    const auto range = spread ? spread->find(stage.name) : std::nullopt;
-    if (!range) continue;
-    const std::vector<JsonField> ends = range->elements();
-    round.spread[stage.part] = {ends.at(0).as<double>(), ends.at(1).as<double>()};
+    const std::vector<double> ends = read_runs(spread, stage.name);
+    if (ends.empty()) continue;
+    if (ends.size() != 2) spread->at(stage.name).fail("holds no two times");
+    round.spread[stage.part] = {ends[0], ends[1]};
   }
+}
+
+MeasuredRound read_round(const JsonField& field) {
+  const auto us_or_zero = [&](const char* key) {
+    const auto us = field.find(key);
+    return us ? read_us_or_zero(*us) : 0;
+  };
+  const auto bytes = [&](const char* key) {
+    const auto found = field.find(key);
+    return found ? read_bytes(*found) : 0;
+  };
+  const std::int64_t batch = read_count(field.at("batch"), 1, kMostRows);
+  const std::int64_t rows = read_count(field.at("rows"), batch, kMostRows);
+  if (rows % batch != 0) field.at("rows").fail("is no multiple of the batch");
+  const auto distinct = field.find("distinct_experts");
+  const auto committed = field.find("committed_tokens");
+  MeasuredRound round{
+      .batch = batch,
+      .rows = rows,
+      .context = read_count(field.at("context"), 0, kMostContext),
+      .drafting = field.get<bool>("drafting"),
+      .distinct_experts = distinct ? read_between(*distinct, 0, kMaxExperts) : 0,
+      .committed_tokens = committed ? read_between(*committed, 0, static_cast<double>(rows)) : 1,
+      .expert_loads = read_loads(field, "expert_loads"),
+      .expert_loads_alone = read_loads(field, "expert_loads_alone"),
+      .us = {},
+      .mean_us = {},
+      .total_us = read_us(field.at("total_us")),
+      .total_us_min = us_or_zero("total_us_min"),
+      .total_us_max = us_or_zero("total_us_max"),
+      .spread = {},
+      .buffers_bytes = bytes("cache_and_buffers_bytes"),
+      .workspace_bytes = bytes("workspace_bytes"),
+      .graph_bytes = bytes("graph_bytes")};
+  read_stages(field, round);
   return round;
 }
 
 ModelConfig read_target(const JsonField& model) {
-  ModelConfig config =
-      kimi_k2_config(model.get<std::int64_t>("layers"), model.get<std::int64_t>("n_routed_experts"),
-                     model.get<std::int64_t>("tp"));
-  config.hidden_size = model.get<std::int64_t>("hidden_size");
-  config.num_attention_heads = config.num_key_value_heads = model.get<std::int64_t>("num_heads");
-  config.moe_intermediate_size = model.get<std::int64_t>("moe_intermediate_size");
-  config.num_experts_per_tok = model.get<std::int64_t>("num_experts_per_tok");
-  config.vocab_size = model.get<std::int64_t>("vocab_size");
+  ModelConfig config = kimi_k2_config(read_size(model, "layers", kMostLayers),
+                                      read_size(model, "n_routed_experts", kMaxExperts),
+                                      read_size(model, "tp", kMostRanks));
+  config.hidden_size = read_size(model, "hidden_size");
+  config.num_attention_heads = config.num_key_value_heads =
+      read_size(model, "num_heads", kMaxHeads);
+  config.moe_intermediate_size = read_size(model, "moe_intermediate_size");
+  config.num_experts_per_tok = read_size(model, "num_experts_per_tok",
+                                         std::min(config.n_routed_experts, kMaxExpertsPerToken));
+  config.vocab_size = read_size(model, "vocab_size");
   const auto width = [&](const char* key, std::int64_t& value) {
-    value = model.get<std::int64_t>(key, value);
+    value = read_size_or(model, key, value);
   };
   width("intermediate_size", config.intermediate_size);
   width("q_lora_rank", config.q_lora_rank);
@@ -83,6 +118,7 @@ ModelConfig read_target(const JsonField& model) {
   width("qk_nope_head_dim", config.qk_nope_head_dim);
   width("qk_rope_head_dim", config.qk_rope_head_dim);
   width("v_head_dim", config.v_head_dim);
+  if (config.qk_rope_head_dim % 2 != 0) model.at("qk_rope_head_dim").fail("must be even");
   return config;
 }
 
@@ -91,13 +127,17 @@ std::optional<DflashConfig> read_drafter(const JsonField& model, const ModelConf
   if (!field) return std::nullopt;
   DflashConfig drafter = kimi_k2_dflash_config(target);
   ModelConfig& network = drafter.network;
-  network.num_hidden_layers = field->get<std::int64_t>("layers");
-  network.intermediate_size = field->get<std::int64_t>(
-      "intermediate_size", network.intermediate_size / model.get<std::int64_t>("tp"));
-  network.head_dim = field->get<std::int64_t>("head_dim", network.head_dim);
-  network.num_attention_heads = field->get<std::int64_t>("num_heads");
-  network.num_key_value_heads = field->get<std::int64_t>("num_kv_heads");
-  drafter.block_size = field->get<std::int64_t>("block_size");
+  network.num_hidden_layers = read_size(*field, "layers", kMostLayers);
+  network.intermediate_size = read_size_or(
+      *field, "intermediate_size", network.intermediate_size / model.get<std::int64_t>("tp"));
+  network.head_dim = read_size_or(*field, "head_dim", network.head_dim);
+  if (network.head_dim % 2 != 0) field->at("head_dim").fail("must be even");
+  network.num_attention_heads = read_size(*field, "num_heads", kMaxHeads);
+  network.num_key_value_heads = read_size(*field, "num_kv_heads", network.num_attention_heads);
+  if (network.num_attention_heads % network.num_key_value_heads != 0)
+    field->at("num_kv_heads").fail("must divide num_heads");
+  drafter.block_size = read_size(*field, "block_size", kMaxDraftBlock);
+  if (drafter.block_size < 2) field->at("block_size").fail("must be at least 2");
   drafter.layer_is_sliding.assign(static_cast<std::size_t>(network.num_hidden_layers), false);
   // Features come from as many layers as published, spread over those that there are.
   const auto count = static_cast<std::int64_t>(drafter.target_layer_ids.size());
@@ -113,7 +153,7 @@ std::optional<DflashConfig> read_drafter(const JsonField& model, const ModelConf
 std::int64_t read_fc_ranks(const JsonField& model) {
   const std::int64_t split = model.find("all_ranks") ? model.get<std::int64_t>("tp") : 1;
   const auto drafter = model.find("drafter");
-  return drafter ? drafter->get<std::int64_t>("fc_ranks", split) : 1;
+  return drafter ? read_size_or(*drafter, "fc_ranks", split, kMostRanks) : 1;
 }
 
 }  // namespace
@@ -127,12 +167,16 @@ RoundFile read_round_file(const std::string& path) {
   file.has_moe_block = root.at("model").get<bool>("moe_block", false);
   file.drafter = read_drafter(root.at("model"), file.target);
   file.fc_ranks = read_fc_ranks(root.at("model"));
-  for (const JsonField& round : root.at("rounds").elements())
-    if (round.get<std::string>("mode", "graph") == "graph")
-      file.rounds.push_back(read_round(round));
+  for (const JsonField& round : root.at("rounds").elements()) {
+    if (round.get<std::string>("mode", "graph") != "graph") continue;
+    file.rounds.push_back(read_round(round));
+    if (file.rounds.back().drafting && !file.drafter)
+      round.at("drafting").fail("is true, but the model has no drafter");
+  }
+  if (file.rounds.empty()) root.at("rounds").fail("holds no captured round");
   const JsonField memory = root.at("memory");
-  file.weights_bytes = memory.get<double>("weights_bytes");
-  file.drafter_bytes = memory.get<double>("drafter_bytes", 0.0);
+  file.weights_bytes = read_bytes(memory.at("weights_bytes"));
+  if (const auto drafter = memory.find("drafter_bytes")) file.drafter_bytes = read_bytes(*drafter);
   for (const JsonField& round : root.at("rounds").elements())
     file.runs = std::max(file.runs, round.get<std::int64_t>("runs", 1));
   file.commit = root.get<std::string>("commit", "");
