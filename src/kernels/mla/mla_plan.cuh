@@ -24,6 +24,14 @@ __device__ __forceinline__ int mla_log2_steps(const MlaChunkTable& table, int po
 constexpr int kMlaLeastPlanThreads = 512, kMlaPlanThreads = 1024;
 constexpr int kMlaPlanRows = 256;  // up to here their tiles are made in shared memory
 
+// By pieces of 16 bytes, which a compiler does not do for structures of words.
+template <class T>
+__device__ __forceinline__ void mla_copy(T* to, const T* from) {
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(T) / sizeof(uint4)); i++)
+    reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(from)[i];
+}
+
 // What a plan is made of: in shared memory or, of many rows, in the workspace.
 struct MlaDraft {
   MlaTile* tiles;
@@ -156,13 +164,14 @@ __device__ MlaTile mla_make_tile(const MlaAttentionParams& p, const MlaDraft& dr
   int kv_begin = 1 << 30, end = 0;
 #pragma unroll
   for (int i = 0; i < kMlaMaxNodes; i++) {
-    const int r = tile.first_row + i;
-    if (i >= nodes_per_tile || r >= p.num_rows || draft.tile_of_row[r] != t) continue;
-    const int kv_len = draft.kv_len[r];
+    // Read from every row, so that the loads overlap.
+    const int r = min(tile.first_row + i, p.num_rows - 1);
+    const int kv_len = draft.kv_len[r], path_len = draft.path_len[r], of_row = draft.tile_of_row[r];
+    if (i >= nodes_per_tile || tile.first_row + i >= p.num_rows || of_row != t) continue;
     tile.num_nodes++;
     kv_begin = min(kv_begin, kv_len);
     tile.kv_end = max(tile.kv_end, kv_len);
-    end = max(end, kv_len + draft.path_len[r]);
+    end = max(end, kv_len + path_len);
   }
   tile.log2_steps =
       mla_log2_steps(table, draft.kv_len[tile.first_row] + draft.path_len[tile.first_row] - 1);
@@ -198,31 +207,60 @@ __device__ __noinline__ int mla_slots_of(const MlaGroup& group, const MlaCut& cu
   return mla_part_slots(group, cut, parts);
 }
 
+// Sum over an aligned run of `width` lanes, a power of two.
+__device__ __forceinline__ int mla_lanes_sum(int x, int width) {
+  if (width == 32) return mla_warp_sum(x);
+#pragma unroll 1
+  for (int d = 1; d < width; d *= 2) x += __shfl_xor_sync(~0u, x, d);
+  return x;
+}
+
+constexpr int kMlaFewGroups = 4;  // with more, asking ahead takes longer than it saves
+
+// A cut is searched by halves between a limit that does not fit and one that does.
+struct MlaLimits {
+  int low, high;
+};
+
+// The limit to ask for next; 0: none, all cuts between are one. `bits`: of the steps of a chunk.
+__device__ __forceinline__ int mla_next_limit(const MlaLimits& limits, int bits) {
+  const auto [low, high] = limits;
+  const bool one = high - low <= 1 || (low > 0 && (high - 1) >> bits == low >> bits);
+  return one ? 0 : (low + high) / 2;
+}
+
+// Whether the fragments of a cut fit, for the lanes that ask for it: `width` neighbours each.
+__device__ __forceinline__ bool mla_cut_fits(const MlaGroup* groups, int num_groups,
+                                             const MlaCut& cut, int width, int max_fragments,
+                                             int max_slots) {
+  const int first = threadIdx.x % width;
+  int fragments = 0, most_slots = 0;
+#pragma unroll 1
+  for (int i = first; i < num_groups; i += width) {
+    const MlaGroup group = groups[i];
+    const int of_group = group.size * mla_parts(group, cut);
+    fragments += of_group;
+    most_slots += of_group * mla_most_slots(group, cut, mla_cut_longest(group, cut));
+  }
+  const bool fits = mla_lanes_sum(fragments, width) <= max_fragments;
+  const bool enough = mla_lanes_sum(most_slots, width) <= max_slots;
+  const bool known = !fits || enough;
+  if (__all_sync(~0u, known)) return fits;
+  int slots = 0;  // exactly
+#pragma unroll 1
+  for (int i = known ? num_groups : first; i < num_groups; i += width) {
+    const int parts = mla_parts(groups[i], cut);
+    slots += groups[i].size * parts * mla_slots_of(groups[i], cut, parts);
+  }
+  return mla_lanes_sum(slots, width) <= max_slots && fits;
+}
+
 // The cut with the shortest longest fragment whose fragments fit into `rounds` fragments a CTA. One
-// warp.
+// warp. With few groups its lanes ask what comes after either answer too: questions are numbered as
+// a tree, those after question q are 2q, if it fits, and 2q + 1.
 __device__ MlaChoice mla_search_cut(const MlaGroup* groups, int num_groups, int rounds, bool join,
                                     int num_ctas, int max_slots) {
   const int lane = threadIdx.x % 32;
-  const auto fits = [&](int steps) {
-    const MlaCut cut = {steps, join};
-    int fragments = 0, most_slots = 0;
-#pragma unroll 1
-    for (int i = lane; i < num_groups; i += 32) {
-      const MlaGroup group = groups[i];
-      const int of_group = group.size * mla_parts(group, cut);
-      fragments += of_group;
-      most_slots += of_group * mla_most_slots(group, cut, mla_cut_longest(group, cut));
-    }
-    if (mla_warp_sum(fragments) > rounds * num_ctas) return false;
-    if (mla_warp_sum(most_slots) <= max_slots) return true;
-    int slots = 0;  // exactly
-#pragma unroll 1
-    for (int i = lane; i < num_groups; i += 32) {
-      const int parts = mla_parts(groups[i], cut);
-      slots += groups[i].size * parts * mla_slots_of(groups[i], cut, parts);
-    }
-    return mla_warp_sum(slots) <= max_slots;
-  };
   int most = 1, fewest_bits = 31;  // steps of a group, and of its chunks
 #pragma unroll 1
   for (int i = lane; i < num_groups; i += 32) {
@@ -230,18 +268,33 @@ __device__ MlaChoice mla_search_cut(const MlaGroup* groups, int num_groups, int 
     fewest_bits = min(fewest_bits, groups[i].log2_steps);
   }
   most = __reduce_max_sync(~0u, most), fewest_bits = __reduce_min_sync(~0u, fewest_bits);
+  const int log2_width = num_groups > kMlaFewGroups ? 5 : mla_log2(max(2 * num_groups - 1, 1));
+  const int after_last = 1 << mla_log2((32 >> log2_width) + 1);
+  const int own = (lane >> log2_width) + 1;
   // From `most` on all cuts are one, and so are those between two multiples of the chunks.
-  int low = 0, high = kMlaUncut;
-  bool whole = true;  // the first question: whether tiles fit that are not cut
-  for (int steps = high - 1; steps > 0; whole = false) {
-    const bool fit = fits(steps);
-    if (whole && !fit) return {{}, kMlaNoCut, {}, 0, 0};
-    if (!whole) (fit ? high : low) = steps;
-    while (whole && high / 2 >= most) high /= 2;
-    const bool one =
-        high - low <= 1 || (low > 0 && (high - 1) >> fewest_bits == low >> fewest_bits);
-    steps = one ? 0 : (low + high) / 2;
+  MlaLimits limits = {0, kMlaUncut};
+  bool whole = true;  // first: whether tiles fit that are not cut
+  for (int next = kMlaUncut - 1; next > 0; whole = false) {
+    MlaLimits own_limits = limits;
+    int limit = next;
+    for (int bit = mla_log2(own) - 1; bit >= 0 && !whole; bit--) {
+      (own >> bit & 1 ? own_limits.low : own_limits.high) = limit;
+      limit = (own_limits.low + own_limits.high) / 2;
+    }
+    const unsigned fit =
+        __ballot_sync(~0u, mla_cut_fits(groups, num_groups, {limit, join}, 1 << log2_width,
+                                        rounds * num_ctas, max_slots));
+    if (whole && fit != ~0u) return {{}, kMlaNoCut, {}, 0, 0};
+    while (whole && limits.high / 2 >= most) limits.high /= 2;
+    if (whole) next = mla_next_limit(limits, fewest_bits);
+    for (int q = 1; q < after_last && next > 0 && !whole;) {
+      const bool fits = fit >> ((q - 1) << log2_width) & 1;
+      (fits ? limits.high : limits.low) = next;
+      q = 2 * q + !fits;
+      next = mla_next_limit(limits, fewest_bits);
+    }
   }
+  const int high = limits.high;
   int longest = 0;
 #pragma unroll 1
   for (int i = lane; i < num_groups; i += 32) {
@@ -383,8 +436,10 @@ __device__ bool mla_resolve_pass(const MlaAttentionParams& p, const MlaTile& til
     const int column = 4 * i + lane / 8, position = step * kMlaStepPositions + column;
     const bool from_path = slots[i] >= 0;
     // Equal slots at the same position share a place in the list; the lowest lane speaks for them.
-    const unsigned same = __match_any_sync(~0u, from_path ? slots[i] << 2 | lane / 8 : -1 - lane);
-    const int leader = __ffs(same) - 1;
+    // A match takes time for each different number, so lanes without a key of a path share one.
+    int leader = lane;
+    if (__any_sync(~0u, from_path))
+      leader = __ffs(__match_any_sync(~0u, from_path ? slots[i] << 2 | lane / 8 : -1)) - 1;
     const unsigned leaders = __ballot_sync(~0u, from_path && leader == lane);
     const int index = listed + __popc(leaders & ((1u << leader) - 1));
     listed += __popc(leaders);
@@ -477,6 +532,14 @@ __device__ __forceinline__ void mla_search(int warp, int lane, const MlaGroup* g
   }
 }
 
+// The first with the lowest cost; -1: none is a cut. Whole warps.
+__device__ __forceinline__ int mla_cheapest(const MlaChoice* choices) {
+  const int lane = threadIdx.x % 32;
+  const int cost = lane < kMlaChoices ? choices[lane].cost : kMlaNoCut;
+  const int lowest = __reduce_min_sync(~0u, cost);
+  return lowest == kMlaNoCut ? -1 : __ffs(__ballot_sync(~0u, cost == lowest)) - 1;
+}
+
 // The tile's part of the line that all groups lie on; `size`: of its group.
 __device__ __forceinline__ void mla_put_on_line(const MlaLinePlace* places, int group, int size,
                                                 int slots, int num_ctas, MlaTile& tile) {
@@ -503,23 +566,28 @@ __device__ __forceinline__ int mla_number_fragments(bool live, const MlaLine& li
   return sum.all & 0xFFFF;
 }
 
-// Two warps a tile, which has seldom more than 64 parts.
+// Clears as many fragments, piece by piece, so that neighbouring threads write neighbouring pieces.
+__device__ __forceinline__ void mla_clear_fragments(MlaFragment* fragments, int count) {
+  constexpr int kPieces = sizeof(MlaFragment) / sizeof(uint4);
+  uint4* const to = reinterpret_cast<uint4*>(fragments);
+  for (int i = threadIdx.x; i < count * kPieces; i += blockDim.x) to[i] = {};
+}
+
+// As many threads a tile as the block has for each, a power of two.
 __device__ __forceinline__ void mla_write_fragments(const MlaWorkspace& ws, const MlaTile* tiles,
                                                     int num_tiles, const MlaLine& line,
                                                     bool uncut) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, num_warps = blockDim.x / 32;
-  for (int i = warp; i < 2 * num_tiles; i += num_warps) {
-    __align__(16) MlaFragment f = {};
-    f.tile = tiles[i / 2];
-    for (int part = i % 2 * 32 + lane; part < f.tile.parts; part += 64) {
+  const int threads = blockDim.x;
+  const int log2_each = mla_log2(max(threads / max(num_tiles, 1), 1)), each = 1 << log2_each;
+  for (int i = threadIdx.x; i < num_tiles << log2_each; i += threads) {
+    const MlaTile* const tile = tiles + (i >> log2_each);
+    for (int part = i & (each - 1); part < tile->parts; part += each) {
+      __align__(16) MlaFragment f = {};
+      mla_copy(&f.tile, tile);
       f.chunk_begin = mla_part_begin(f.tile, line, part);
       f.chunk_end = mla_part_begin(f.tile, line, part + 1);
       f.slot = uncut ? -1 : mla_part_slot(f.tile, part);
-      uint4* const to =
-          reinterpret_cast<uint4*>(ws.fragments + mla_fragment_index(f.tile, line, part));
-#pragma unroll
-      for (int k = 0; k < static_cast<int>(sizeof f / sizeof *to); k++)
-        to[k] = reinterpret_cast<const uint4*>(&f)[k];
+      mla_copy(ws.fragments + mla_fragment_index(f.tile, line, part), &f);
     }
   }
 }
@@ -543,8 +611,11 @@ __global__ void __launch_bounds__(kMlaPlanThreads)
   if (threadIdx.x == 0) next_tile = 0;
   grid_dependency_wait();
   const int num_tiles = mla_pack_rows(p, ws, shared, draft, table, options.nodes_per_tile, flags);
-  for (int t = threadIdx.x; t < num_tiles; t += blockDim.x)
-    tiles[t] = mla_make_tile(p, draft, table, options.nodes_per_tile, ws.passes_per_row, t);
+  for (int t = threadIdx.x; t < num_tiles; t += blockDim.x) {
+    __align__(16) const MlaTile tile =
+        mla_make_tile(p, draft, table, options.nodes_per_tile, ws.passes_per_row, t);
+    mla_copy(tiles + t, &tile);
+  }
   __syncthreads();
   int own_group = 0, num_groups = 0;
   if (!p.prompt) num_groups = mla_find_groups(tiles, num_tiles, flags, own_group);
@@ -561,9 +632,8 @@ __global__ void __launch_bounds__(kMlaPlanThreads)
   if (options.passes) mla_resolve_tiles(p, ws, tiles, num_tiles, next_tile);
   __syncthreads();
   MlaChoice best = {{kMlaUncut, false}, kMlaNoCut, {}, 0, 0};
-  int chosen = 0;
-  for (int i = 0; cuts && i < kMlaChoices; i++)
-    if (choices[i].cost < best.cost) best = choices[i], chosen = i;
+  const int chosen = cuts ? mla_cheapest(choices) : -1;
+  if (chosen >= 0) best = choices[chosen];
   const bool single_token =
       options.clustered && num_tiles == 1 && mla_single_token(tiles[0], mla_group_of(tiles[0]));
   if (single_token) best = {{1, false}, 0, {}, 0, 0};  // one chunk per fragment
@@ -574,9 +644,9 @@ __global__ void __launch_bounds__(kMlaPlanThreads)
   for (int base = 0; base < num_tiles; base += blockDim.x) {  // once, if tiles are cut
     const int t = base + threadIdx.x;
     const bool live = t < num_tiles;
-    MlaTile tile = {};
+    __align__(16) MlaTile tile = {};
     if (live) {
-      tile = tiles[t];
+      mla_copy(&tile, tiles + t);
       const int lead = t - tile.group_index;
       const MlaGroup group =
           p.prompt ? mla_group(1, tile.last_step, tile.log2_steps) : mla_group_of(tiles[lead]);
@@ -595,12 +665,12 @@ __global__ void __launch_bounds__(kMlaPlanThreads)
     }
     if (!uncut) num_fragments = mla_number_fragments(live, line, warp_sums, tile);
     if (!live) continue;
-    tiles[t] = tile;
-    if (few) ws.tiles[t] = tile;
+    mla_copy(tiles + t, &tile);
+    if (few) mla_copy(ws.tiles + t, &tile);
   }
   if (line.teams > 0) {
     num_fragments = best.turns * options.num_ctas;  // some are empty
-    for (int i = threadIdx.x; i < num_fragments; i += blockDim.x) ws.fragments[i] = {};
+    mla_clear_fragments(ws.fragments, num_fragments);
   }
   if (threadIdx.x == 0) *ws.header = {num_tiles, num_fragments, single_token, line};
   __syncthreads();
