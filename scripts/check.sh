@@ -21,7 +21,7 @@ fi
 python3 scripts/check_layers.py || status=1
 
 mapfile -t tidy < <(git ls-files 'src/*.cpp' 'apps/*.cpp' | grep -v -e '_avx' -e 'simd/dispatch' -e unicode_data -e 'backend/cuda/' -e 'kernels/')
-printf '%s\n' "${tidy[@]}" | xargs -P "$(nproc)" -n 4 clang-tidy --quiet -p "$build" 2> /dev/null > "$build/tidy.log" || status=1
+python3 scripts/tidy.py "$build" "${tidy[@]}" > "$build/tidy.log" || status=1
 grep -E 'warning:|error:' "$build/tidy.log" | sort -u
 ((status == 0)) && echo "check: ${#sources[@]} files formatted, layers kept, nothing built among them, clang-tidy clean"
 exit $status
