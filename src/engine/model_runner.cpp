@@ -1,9 +1,11 @@
 #include "engine/model_runner.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "base/error.h"
+#include "sampling/token_mask.h"
 
 namespace coppice {
 namespace {
@@ -164,13 +166,10 @@ void ModelRunner::score_prompt(const BatchBuilder::PrefillRows& rows, std::int64
   const RoundBuffers& b = *buffers_;
   const std::int64_t first = rows.num_outputs, count = std::ssize(rows.scored_tokens);
   const Verifier::Choices out = verifier_->outputs_from(first, count);
-  const std::int64_t words = out.allowed.shape(1);
-  std::vector<std::int32_t> masks(static_cast<std::size_t>(count * words), 0);
-  for (std::int64_t row = 0; row < count; ++row) {
-    const std::int32_t token = rows.scored_tokens[static_cast<std::size_t>(row)];
-    masks[static_cast<std::size_t>(row * words + token / 32)] =
-        static_cast<std::int32_t>(1u << (token % 32));
-  }
+  const auto words = static_cast<std::size_t>(out.allowed.shape(1));
+  std::vector<std::int32_t> masks(rows.scored_tokens.size() * words, 0);
+  for (std::size_t row = 0; row < rows.scored_tokens.size(); ++row)
+    set_in_mask(std::span(masks).subspan(row * words, words), rows.scored_tokens[row], true);
   backend.upload(out.allowed, masks.data());
   verifier_->sample(out, b.output_positions.rows(first, count), b.output_seqs.rows(first, count),
                     b.output_nodes.rows(first, count), b.results.trees, sampling_->view(batch),

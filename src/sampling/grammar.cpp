@@ -81,9 +81,7 @@ class ClosingOrder {
     return found == vocabulary.end() ? -1 : static_cast<std::int32_t>(found - vocabulary.begin());
   }
   static bool has(std::span<const std::int32_t> mask, std::int32_t id) {
-    if (id < 0) return false;
-    const auto word = static_cast<std::uint32_t>(mask[static_cast<std::size_t>(id / 32)]);
-    return (word >> (id % 32) & 1u) != 0;
+    return id >= 0 && mask_has(mask, id);
   }
   std::int32_t length(std::int32_t id) const {
     return static_cast<std::size_t>(id) < lengths_.size() ? lengths_[static_cast<std::size_t>(id)]

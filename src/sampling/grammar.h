@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "sampling/token_mask.h"
 #include "text/tokenizer.h"
 
 namespace coppice {
@@ -32,8 +33,7 @@ struct GrammarSpec {
 class GrammarMatcher {
  public:
   virtual ~GrammarMatcher() = default;
-  // Sets the bits of the ids that may come next, clears all others. `mask`: bit id % 32 of word
-  // id / 32, for the whole vocabulary.
+  // Sets the bits of the ids that may come next, clears all others; mask_words(vocab_size) words.
   virtual void fill(std::span<std::int32_t> mask) = 0;
   // False, and nothing changes, when the id may not come next.
   virtual bool accept(std::int32_t id) = 0;
@@ -67,9 +67,5 @@ bool has_grammars();
 std::unique_ptr<GrammarCompiler> make_grammar_compiler(const Tokenizer& tokenizer,
                                                        std::int64_t vocab_size,
                                                        const std::vector<std::int64_t>& stop_ids);
-
-inline std::size_t mask_words(std::int64_t vocab_size) {
-  return static_cast<std::size_t>((vocab_size + 31) / 32);
-}
 
 }  // namespace coppice

@@ -18,17 +18,6 @@ constexpr std::int64_t kClosingRoom = 96;
 constexpr std::int64_t kClosingStep = 4;
 constexpr std::int64_t kNoWayStep = 32;
 
-void set_bit(std::span<std::int32_t> mask, std::int64_t id, bool on) {
-  const auto bit = static_cast<std::int32_t>(1u << (id % 32));
-  std::int32_t& word = mask[static_cast<std::size_t>(id / 32)];
-  word = on ? word | bit : word & ~bit;
-}
-
-bool get_bit(std::span<const std::int32_t> mask, std::int64_t id) {
-  return (static_cast<std::uint32_t>(mask[static_cast<std::size_t>(id / 32)]) >> (id % 32) & 1u) !=
-         0;
-}
-
 bool is_empty(std::span<const std::int32_t> mask) {
   return std::all_of(mask.begin(), mask.end(), [](std::int32_t word) { return word == 0; });
 }
@@ -50,7 +39,7 @@ TokenConstraint::TokenConstraint(const SamplingParams& params,
     if (!structured_.start_token_id) started_at_ = 0;
   }
   if (!params.allowed_token_ids.empty()) allowed_.assign(mask_words(vocab_size), 0);
-  for (const std::int64_t id : params.allowed_token_ids) set_bit(allowed_, id, true);
+  for (const std::int64_t id : params.allowed_token_ids) set_in_mask(allowed_, id, true);
   if (matcher_) look_for_end();
 }
 
@@ -68,7 +57,7 @@ bool TokenConstraint::accept(std::int32_t id) {
   if (id < 0 || id >= vocab_size_) return false;
   const bool forced = must_end_thought();
   if (forced && id != budget_->end_id) return false;
-  if (!forced && !allowed_.empty() && !get_bit(allowed_, id)) return false;
+  if (!forced && !allowed_.empty() && !mask_has(allowed_, id)) return false;
   if (grammar_started()) {
     if (!matcher_->accept(id)) return false;
   } else if (matcher_ && id == structured_.start_token_id) {
@@ -128,7 +117,7 @@ void TokenConstraint::fill(std::span<std::int32_t> mask) {
   const std::vector<std::int32_t> way = way_to_end(left);
   if (way.empty() || left > std::ssize(way) + margin) return;
   std::fill(mask.begin(), mask.end(), 0);
-  set_bit(mask, way.front(), true);
+  set_in_mask(mask, way.front(), true);
 }
 
 bool TokenConstraint::is_dead_end() {
@@ -160,7 +149,7 @@ void TokenConstraint::fill_open(std::span<std::int32_t> mask) {
   COPPICE_CHECK_EQ(mask.size(), mask_words(vocab_size_));
   if (must_end_thought()) {
     std::fill(mask.begin(), mask.end(), 0);
-    return set_bit(mask, budget_->end_id, true);
+    return set_in_mask(mask, budget_->end_id, true);
   }
   if (grammar_started())
     matcher_->fill(mask);
@@ -175,8 +164,8 @@ void TokenConstraint::fill_before_grammar(std::span<std::int32_t> mask) const {
   std::fill(mask.begin(), mask.end(), -1);
   if (!matcher_) return;
   // A thought may not end the output, nor begin what belongs behind it.
-  for (const std::int64_t id : stop_ids_) set_bit(mask, id, false);
-  for (const std::int32_t id : structured_.banned_before_start) set_bit(mask, id, false);
+  for (const std::int64_t id : stop_ids_) set_in_mask(mask, id, false);
+  for (const std::int32_t id : structured_.banned_before_start) set_in_mask(mask, id, false);
 }
 
 // vLLM's rule: the last token of a word is banned where the output ends with the tokens before it.
@@ -185,14 +174,14 @@ void TokenConstraint::ban_bad_words(std::span<std::int32_t> mask) const {
     const std::size_t before = word.size() - 1;
     if (before > output_.size()) continue;
     const auto tail = output_.end() - static_cast<std::ptrdiff_t>(before);
-    if (std::equal(tail, output_.end(), word.begin())) set_bit(mask, word.back(), false);
+    if (std::equal(tail, output_.end(), word.begin())) set_in_mask(mask, word.back(), false);
   }
 }
 
 // Where only a stop id is left the output ends, min_tokens or not.
 void TokenConstraint::ban_stop_ids(std::span<std::int32_t> mask) const {
   std::vector<std::int32_t> without(mask.begin(), mask.end());
-  for (const std::int64_t id : stop_ids_) set_bit(without, id, false);
+  for (const std::int64_t id : stop_ids_) set_in_mask(without, id, false);
   if (!is_empty(without)) std::copy(without.begin(), without.end(), mask.begin());
 }
 
@@ -219,7 +208,7 @@ void fill_tree(TokenConstraint& constraint, std::span<const std::int32_t> tokens
     const auto mask = masks.subspan(node * words, words);
     constraint.fill(mask);
     for (const std::size_t child : children[node]) {
-      if (!get_bit(mask, tokens[child]) || !constraint.accept(tokens[child])) continue;
+      if (!mask_has(mask, tokens[child]) || !constraint.accept(tokens[child])) continue;
       self(self, child);
       constraint.undo();
     }

@@ -1,6 +1,7 @@
 #include "spec/verifier.h"
 
 #include "sampling/sampling_params.h"
+#include "sampling/token_mask.h"
 
 namespace coppice {
 
@@ -10,7 +11,7 @@ Verifier::Verifier(Backend& backend, Model& model, PagedKvCache& cache, std::int
   const std::int64_t vocab_size = model.config().vocab_size;
   logits_buffer_ = backend.allocate(static_cast<std::size_t>(max_outputs * vocab_size * 4));
   all_.logits = logits_buffer_.tensor(DType::kF32, {max_outputs, vocab_size});
-  const std::int64_t words = (vocab_size + 31) / 32;
+  const auto words = static_cast<std::int64_t>(mask_words(vocab_size));
   allowed_buffer_ = backend.allocate(static_cast<std::size_t>(max_outputs * words * 4));
   all_.allowed = allowed_buffer_.tensor(DType::kI32, {max_outputs, words});
   choices_buffer_ =

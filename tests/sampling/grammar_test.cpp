@@ -78,12 +78,9 @@ TEST_F(GrammarTest, UndoAndMasksAgreeWithAccept) {
   std::vector<std::int32_t> mask(mask_words(tokenizer_->vocab_size()));
   for (const std::int32_t id : tokenizer_->encode(R"({"a": [1, "b"])")) {
     matcher->fill(mask);
-    EXPECT_NE(static_cast<std::uint32_t>(mask[static_cast<std::size_t>(id / 32)]) >> (id % 32) & 1u,
-              0u);
+    EXPECT_TRUE(mask_has(mask, id));
     for (std::int32_t other = 0; other < tokenizer_->vocab_size(); other += 97) {
-      const bool set =
-          (static_cast<std::uint32_t>(mask[static_cast<std::size_t>(other / 32)]) >> (other % 32) &
-           1u) != 0;
+      const bool set = mask_has(mask, other);
       ASSERT_EQ(matcher->accept(other), set) << other;
       if (set) matcher->undo();
     }

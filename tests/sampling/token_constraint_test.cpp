@@ -31,9 +31,7 @@ class CountingMatcher final : public GrammarMatcher {
   void undo() override { ids_.pop_back(); }
   std::int32_t closing_id(std::span<const std::int32_t> mask) const override {
     for (std::int32_t id = kVocab - 1; id >= 0; --id)
-      if ((static_cast<std::uint32_t>(mask[static_cast<std::size_t>(id / 32)]) >> (id % 32) & 1u) !=
-          0)
-        return id;
+      if (mask_has(mask, id)) return id;
     return -1;
   }
 
@@ -60,9 +58,7 @@ const std::vector<std::int64_t> kStops = {kEos};
 std::set<std::int32_t> bits(std::span<const std::int32_t> mask) {
   std::set<std::int32_t> ids;
   for (std::int32_t id = 0; id < kVocab; ++id)
-    if ((static_cast<std::uint32_t>(mask[static_cast<std::size_t>(id / 32)]) >> (id % 32) & 1u) !=
-        0)
-      ids.insert(id);
+    if (mask_has(mask, id)) ids.insert(id);
   return ids;
 }
 
