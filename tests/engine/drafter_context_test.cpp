@@ -3,9 +3,9 @@
 // their own positions, with their own rotation.
 #include <gtest/gtest.h>
 
+#include "backend/trace/forwarding_backend.h"
 #include "tests/engine/support/tiny_engine.h"
 #include "tests/support/draft_driver.h"
-#include "tests/support/forwarding_backend.h"
 
 namespace coppice {
 namespace {

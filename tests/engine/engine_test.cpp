@@ -7,10 +7,10 @@
 #include <limits>
 #include <numeric>
 
+#include "backend/trace/forwarding_backend.h"
 #include "base/error.h"
 #include "tests/engine/support/tiny_engine.h"
 #include "tests/io/support/files.h"
-#include "tests/support/forwarding_backend.h"
 
 namespace coppice {
 namespace {

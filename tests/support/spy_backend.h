@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/support/forwarding_backend.h"
+#include "backend/trace/forwarding_backend.h"
 
 namespace coppice::testing {
 

@@ -6,8 +6,8 @@
 #include <map>
 #include <set>
 
+#include "backend/trace/forwarding_backend.h"
 #include "tests/engine/support/tiny_engine.h"
-#include "tests/support/forwarding_backend.h"
 
 namespace coppice::testing {
 
