@@ -9,6 +9,7 @@
 #include "text/detokenizer.h"
 
 namespace coppice {
+
 void SessionFlags::add_to(CLI::App& app) {
   app.add_option("model,--model,--model-path", engine.model, "model folder, GGUF file or hub id")
       ->required();
@@ -59,6 +60,7 @@ Completion TextSession::complete(const std::vector<std::int32_t>& prompt,
   Completion completion;
   Detokenizer detokenizer(tokenizer_, /*skip_special=*/true);
   StopStrings stop(sampling.stop);
+  bool stopped = false;  // by a stop string
   const auto show = [&](const std::string& text) {
     completion.text += text;
     if (on_text && !text.empty()) on_text(text);
@@ -70,6 +72,7 @@ Completion TextSession::complete(const std::vector<std::int32_t>& prompt,
                            const StopStrings::Result result = stop.push(detokenizer.add(token));
                            show(result.text);
                            if (!result.stopped) continue;
+                           stopped = true;
                            engine_->finish(output.id, std::ssize(completion.token_ids));
                            break;
                          }
@@ -79,8 +82,12 @@ Completion TextSession::complete(const std::vector<std::int32_t>& prompt,
                        });
   while (engine_->step()) {
   }
-  if (completion.end_reason != EndReason::kStop || sampling.stop.empty())
-    show(stop.push(detokenizer.finish()).text + stop.flush());
+  if (stopped) {
+    completion.end_reason = EndReason::kStop;
+    return completion;
+  }
+  show(stop.push(detokenizer.finish()).text);
+  show(stop.flush());
   return completion;
 }
 

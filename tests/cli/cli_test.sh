@@ -109,6 +109,16 @@ for fault in "4 --chat-template:/no/such --chat-template /no/such" "3 --chat-tem
 done
 expect 3 "README.md: neither" serve README.md --port 0 --quiet --log-level error
 
+# The end of a text is shown although a stop string begins like it, and nothing is shown from a stop string on.
+says() {
+  "$coppice" generate models/tiny-k2 --chat --prompt "What is the capital of France?" --max-tokens 60 --quiet "$@" 2>&1 </dev/null
+}
+whole=$(says)
+if [[ "$whole" != *"is Paris." || "$(says --stop ".zz")" != "$whole" || "$(says --stop " Paris.zz" " of F")" != *"the capital" ]]; then
+  echo "stop strings: '$(says --stop ".zz")' and '$(says --stop " Paris.zz" " of F")' of '$whole'"
+  faults=$((faults + 1))
+fi
+
 # A full disk, a closed output: what was printed is not there, and the exit code says so.
 for output in /dev/full closed; do
   for verb in "inspect models/tiny-k2" "generate models/tiny-k2 --prompt x --max-tokens 2 --quiet" --help; do
