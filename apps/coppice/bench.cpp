@@ -1,12 +1,12 @@
 // coppice bench kernels | round: times kernels and whole rounds on random weights (docs/bench.md).
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <fstream>
 
 #include "backend/factory/make_backend.h"
 #include "benchmark/kernel_bench.h"
 #include "benchmark/round_bench.h"
 #include "comm/rank_threads.h"
+#include "io/text_file.h"
 #include "parse_flags.h"
 #include "verbs.h"
 
@@ -15,9 +15,7 @@ namespace {
 
 void write_file(const std::string& path, const Json& json) {
   if (path.empty()) return;
-  std::ofstream file(path, std::ios::binary);
-  file << write_json(json, {.indent = 1}) << "\n";
-  if (!file.flush()) throw Error(ErrorKind::kUnavailable, "--json " + path + ": cannot be written");
+  write_text_file(path, write_json(json, {.indent = 1}) + "\n", "--json " + path);
 }
 
 std::string command_line(int argc, char** argv) {

@@ -2,11 +2,11 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <numeric>
 
 #include "client/datasets.h"
 #include "client/load_report.h"
+#include "io/text_file.h"
 #include "load_flags.h"
 #include "parse_flags.h"
 #include "text_session.h"
@@ -23,10 +23,7 @@ double seconds_since(SteadyTime::time_point start) {
 
 void write_result(const std::string& path, const Json& json) {
   if (path.empty()) return;
-  std::ofstream file(path, std::ios::binary);
-  file << write_json(json, {.indent = 4}) << "\n";
-  if (!file.flush())
-    throw Error(ErrorKind::kUnavailable, "--output-json " + path + ": cannot be written");
+  write_text_file(path, write_json(json, {.indent = 4}) + "\n", "--output-json " + path);
 }
 
 // Runs all prompts at once; the number of tokens that came out.
@@ -176,10 +173,7 @@ int run_bench_throughput(int argc, char** argv) {
   flags.session.finish();
   flags.session.engine.enable_prefix_caching = !flags.no_prefix_caching;
   DatasetOptions& dataset = flags.dataset;
-  if (flags.input_len > 0) dataset.random_input_len = flags.input_len;
-  if (flags.output_len > 0)
-    dataset.random_output_len = dataset.sharegpt_output_len = dataset.custom_output_len =
-        flags.output_len;
+  set_lengths(dataset, flags.input_len, flags.output_len);
   dataset.seed = static_cast<std::uint64_t>(flags.session.sampling.seed.value_or(0));
   flags.session.sampling.ignore_eos = true;
   TextSession session(flags.session);

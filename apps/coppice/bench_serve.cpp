@@ -4,22 +4,16 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 
 #include "client/pareto_plot.h"
 #include "io/json_field.h"
+#include "io/text_file.h"
 #include "load_flags.h"
 #include "parse_flags.h"
 #include "verbs.h"
 
 namespace coppice {
 namespace {
-
-void write_text(const std::filesystem::path& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  if (!file.flush()) throw Error(ErrorKind::kUnavailable, path.string() + ": cannot be written");
-}
 
 struct SweepPoint {
   double request_rate = 0;
@@ -115,10 +109,13 @@ int run_bench_sweep(int argc, char** argv) {
   }
   Json all = Json::array();
   for (const Json& result : results) all.push_back(result);
-  write_text(folder / "results.json", write_json(all, {.indent = 1}) + "\n");
-  write_text(folder / "results.csv", csv_of(results));
-  write_text(folder / "pareto.svg",
-             pareto_svg(plot, "tokens/s for one user", "output tokens/s of the server"));
+  const auto write = [&](const char* file, const std::string& text) {
+    const std::string path = (folder / file).string();
+    write_text_file(path, text, path);
+  };
+  write("results.json", write_json(all, {.indent = 1}) + "\n");
+  write("results.csv", csv_of(results));
+  write("pareto.svg", pareto_svg(plot, "tokens/s for one user", "output tokens/s of the server"));
   std::printf("Saved to %s\n", folder.string().c_str());
   return target.num_failed() == 0 ? 0 : 1;
 }

@@ -5,12 +5,12 @@
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "engine/model_text.h"
 #include "io/json_field.h"
 #include "io/model_path.h"
+#include "io/text_file.h"
 
 namespace coppice {
 namespace {
@@ -62,6 +62,13 @@ void add_dataset_flags(CLI::App& app, DatasetOptions& dataset) {
   app.add_option("--random-output-len", dataset.random_output_len, "tokens of an output");
   app.add_option("--random-range-ratio", dataset.random_range_ratio,
                  "lengths differ by up to this share");
+}
+
+void set_lengths(DatasetOptions& dataset, std::int64_t input_len, std::int64_t output_len) {
+  if (input_len > 0) dataset.random_input_len = input_len;
+  if (output_len > 0)
+    dataset.random_output_len = dataset.sharegpt_output_len = dataset.custom_output_len =
+        output_len;
 }
 
 void LoadFlags::add_to(CLI::App& app) {
@@ -116,10 +123,7 @@ LoadTarget::LoadTarget(const LoadFlags& flags)
   check_flags();
   choose_model();
   DatasetOptions dataset = flags.dataset;
-  if (flags.input_len > 0) dataset.random_input_len = flags.input_len;
-  if (flags.output_len > 0)
-    dataset.random_output_len = dataset.sharegpt_output_len = dataset.custom_output_len =
-        flags.output_len;
+  set_lengths(dataset, flags.input_len, flags.output_len);
   const auto tokenizer = load_tokenizer(resolve_model(tokenizer_id_).string());
   prompts_ = load_dataset(dataset, tokenizer);
   if (!flags.skip_test) warm_up();
@@ -282,10 +286,7 @@ std::string LoadTarget::save(const Json& result, double request_rate,
     std::filesystem::create_directories(flags_.result_dir, error);
     path = std::filesystem::path(flags_.result_dir) / name;
   }
-  std::ofstream file(path, std::ios::binary);
-  file << write_json(result) << "\n";
-  if (!file.flush())
-    throw Error(ErrorKind::kUnavailable, "--save-result " + path.string() + ": cannot be written");
+  write_text_file(path.string(), write_json(result) + "\n", "--save-result " + path.string());
   return path.string();
 }
 

@@ -14,12 +14,15 @@ namespace coppice {
 // What prompts are made of: flags that every load takes, offline too.
 void add_dataset_flags(CLI::App& app, DatasetOptions& dataset);
 
+// --input-len and --output-len: of any data set; 0 leaves its own.
+void set_lengths(DatasetOptions& dataset, std::int64_t input_len, std::int64_t output_len);
+
 struct LoadFlags {
   std::string backend = "openai", base_url, host = "127.0.0.1", endpoint, model, tokenizer,
               served_name, label, extra_body, api_key;
   std::uint16_t port = 8000;
   DatasetOptions dataset;
-  std::int64_t input_len = 0, output_len = 0;  // --input-len, --output-len: of any data set
+  std::int64_t input_len = 0, output_len = 0;  // of set_lengths
   std::string request_rate = "inf";
   double burstiness = 1;
   std::int64_t max_concurrency = 0, num_warmups = 0;

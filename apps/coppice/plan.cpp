@@ -1,16 +1,15 @@
 // coppice plan MODEL_OR_CONFIG --gpu NAME: does it fit, how fast is it, what limits it.
-#include "planner/plan.h"
-#include "parse_flags.h"
-
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 
 #include "base/error.h"
 #include "io/model_path.h"
+#include "io/text_file.h"
 #include "model/load_model.h"
+#include "parse_flags.h"
 #include "planner/judge.h"
+#include "planner/plan.h"
 #include "planner/round_file.h"
 #include "verbs.h"
 
@@ -62,11 +61,7 @@ std::int64_t parse_budget(const std::string& text) {
 }
 
 void write_file(const char* flag, const std::string& path, const std::string& text) {
-  if (path.empty()) return;
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  if (!file.flush())
-    throw Error(ErrorKind::kUnavailable, std::string(flag) + " " + path + ": cannot be written");
+  if (!path.empty()) write_text_file(path, text, std::string(flag) + " " + path);
 }
 
 void add_flags(CLI::App& app, PlanFlags& flags) {

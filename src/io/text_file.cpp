@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <memory>
 
 #include "base/error.h"
@@ -22,6 +23,12 @@ std::string read_text_file(const std::string& path, const std::string& name) {
   if (std::ferror(file.get()) != 0)
     throw Error(ErrorKind::kBadFile, name + ": cannot be read: " + std::strerror(errno));
   return text;
+}
+
+void write_text_file(const std::string& path, std::string_view text, const std::string& name) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  if (!file.flush()) throw Error(ErrorKind::kUnavailable, name + ": cannot be written");
 }
 
 }  // namespace coppice
