@@ -18,6 +18,12 @@ std::int64_t BlockTable::num_positions() const {
   return std::ssize(blocks_) * kBlockSize;
 }
 
+std::int32_t BlockTable::slot_of(std::int64_t position) const {
+  COPPICE_CHECK_LT(position, num_positions());
+  const std::int64_t block = blocks_[static_cast<std::size_t>(position / kBlockSize)];
+  return static_cast<std::int32_t>(block * kBlockSize + position % kBlockSize);
+}
+
 void BlockTable::adopt(std::vector<std::int32_t> blocks) {
   COPPICE_CHECK(blocks_.empty());
   blocks_ = std::move(blocks);

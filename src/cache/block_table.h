@@ -19,6 +19,8 @@ class BlockTable {
 
   std::span<const std::int32_t> blocks() const { return blocks_; }
   std::int64_t num_positions() const;  // positions that have a slot
+  // Where the key of a position lies: block * kBlockSize + offset, as in AttentionMetadata.
+  std::int32_t slot_of(std::int64_t position) const;
 
   // Takes over blocks that the caller has retained; only while the table is empty.
   void adopt(std::vector<std::int32_t> blocks);

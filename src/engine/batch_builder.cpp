@@ -11,9 +11,7 @@ struct HostRows {
 
   void add(const Sequence& sequence, std::int64_t position, Provenance provenance,
            std::int64_t max_path) {
-    const auto block = static_cast<std::size_t>(position / kBlockSize);
-    const auto slot = static_cast<std::int32_t>(sequence.table.blocks()[block] * kBlockSize +
-                                                position % kBlockSize);
+    const std::int32_t slot = sequence.table.slot_of(position);
     const bool prompt = provenance == Provenance::kPrompt;
     token_ids.push_back(sequence.tokens[static_cast<std::size_t>(position)]);
     positions.push_back(static_cast<std::int32_t>(position));

@@ -114,6 +114,8 @@ class Engine::Impl {
   void learn_outcome(const Sequence& sequence, const RoundResults& results, bool drafted);
   static void take_prompt_score(Sequence& sequence, std::int64_t position, TokenLogprob score);
   void take_tokens(Sequence& sequence, bool decoded);
+  EndReason end_reason_of(const Sequence& sequence) const;
+  void count_end(EndReason reason);
   void commit(Sequence& sequence, std::span<const std::int32_t> emitted);
   TokenLogprob read_logprob(const Sequence& sequence, std::int64_t i) const;
   void trace_commit(const Sequence& sequence, std::int64_t position,

@@ -6,7 +6,7 @@
 namespace coppice {
 namespace {
 
-EndReason end_reason_of(FinishReason reason) {
+EndReason to_end_reason(FinishReason reason) {
   switch (reason) {
     case FinishReason::kNone:
       return EndReason::kNone;
@@ -30,8 +30,6 @@ const char* name_of(EndReason reason) {
       return "stop";
     case EndReason::kLength:
       return "length";
-    case EndReason::kAborted:
-      return "abort";
     case EndReason::kError:
       return "error";
     case EndReason::kDeadEnd:
@@ -58,6 +56,25 @@ void Engine::Impl::take_prompt_score(Sequence& sequence, std::int64_t position,
   sequence.prompt_logprobs.push_back(std::move(score));
 }
 
+// As the device found it; where no token was left to choose it found no finite logit either.
+EndReason Engine::Impl::end_reason_of(const Sequence& sequence) const {
+  const RoundResults& results = runner_.first().results();
+  const auto reason =
+      static_cast<FinishReason>(results.finish_reason.data<std::int32_t>()[sequence.place]);
+  const bool none_left = reason == FinishReason::kNotFinite && sequence.constraint &&
+                         sequence.constraint->is_dead_end();
+  return none_left ? EndReason::kDeadEnd : to_end_reason(reason);
+}
+
+void Engine::Impl::count_end(EndReason reason) {
+  if (reason == EndReason::kError) {
+    ++metrics_.num_not_finite;
+    ++metrics_.not_finite_in_a_row;
+  } else if (reason != EndReason::kNone) {
+    metrics_.not_finite_in_a_row = 0;
+  }
+}
+
 // What the step emitted for one sequence becomes its own.
 void Engine::Impl::take_tokens(Sequence& sequence, bool decoded) {
   const RoundResults& results = runner_.first().results();
@@ -77,19 +94,8 @@ void Engine::Impl::take_tokens(Sequence& sequence, bool decoded) {
   if (decoded) commit(sequence, emitted);
   stats.num_output_tokens = sequence.num_output();
   if (stats.first_token_ns == 0) stats.first_token_ns = clock_.now_ns();
-  const auto reason = static_cast<FinishReason>(results.finish_reason.data<std::int32_t>()[place]);
-  const bool cut = num_allowed < emitted.size();
-  if (cut || (reason == FinishReason::kNotFinite && sequence.constraint &&
-              sequence.constraint->is_dead_end()))
-    output.end_reason = EndReason::kDeadEnd;
-  else
-    output.end_reason = end_reason_of(reason);
-  if (output.end_reason == EndReason::kError) {
-    ++metrics_.num_not_finite;
-    ++metrics_.not_finite_in_a_row;
-  } else if (output.end_reason != EndReason::kNone) {
-    metrics_.not_finite_in_a_row = 0;
-  }
+  output.end_reason = num_allowed < emitted.size() ? EndReason::kDeadEnd : end_reason_of(sequence);
+  count_end(output.end_reason);
   if (output.end_reason == EndReason::kStop) output.stop_token_id = emitted.back();
   if (output.end_reason != EndReason::kNone) {
     stats.end_ns = clock_.now_ns();
@@ -123,11 +129,8 @@ void Engine::Impl::commit(Sequence& sequence, std::span<const std::int32_t> emit
 void Engine::Impl::trace_commit(const Sequence& sequence, std::int64_t position,
                                 std::span<const std::int32_t> rows, const Tensor& logits) {
   std::vector<std::int32_t> slots;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const std::int64_t at = position + static_cast<std::int64_t>(i);
-    const std::int64_t block = sequence.table.blocks()[static_cast<std::size_t>(at / kBlockSize)];
-    slots.push_back(static_cast<std::int32_t>(block * kBlockSize + at % kBlockSize));
-  }
+  for (std::int64_t i = 0; i < std::ssize(rows); ++i)
+    slots.push_back(sequence.table.slot_of(position + i));
   commit_observer(
       {.id = sequence.id,
        .position = position,

@@ -47,10 +47,10 @@ std::int64_t Engine::Impl::rounds_ahead() const {
 // output.
 bool Engine::Impl::may_launch() const {
   if (std::ssize(flights_) > rounds_ahead() || !scheduler_.is_steady()) return false;
-  const double on_their_way =
-      static_cast<double>(flights_.size()) * std::max(1.0, metrics_.tokens_per_round());
   // Masks follow from the tokens before them.
   if (flights_.back().shape.sample.masked) return false;
+  const double on_their_way =
+      static_cast<double>(flights_.size()) * std::max(1.0, metrics_.tokens_per_round());
   const auto goes_on = [&](const Flight::Member& member) {
     const Sequence* sequence = scheduler_.find(member.id);
     return sequence != nullptr && static_cast<double>(sequence->num_output()) + on_their_way <

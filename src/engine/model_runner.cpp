@@ -228,40 +228,44 @@ void ModelRunner::capture(const RoundShape& shape) {
   forget_behind();
 }
 
-double ModelRunner::measure_verify_ms(std::int64_t rows) {
-  const auto count = static_cast<std::size_t>(rows);
-  const std::int64_t vocab_size = parts_.model->config().vocab_size;
-  std::vector<std::int32_t> token_ids(count), positions(count), zeros(count, 0), ones(count, 1);
+// Rows of one sequence without context: each sees itself only, at its own slot of the first blocks.
+// Their token ids are the caller's to set.
+ForwardBatch ModelRunner::lone_rows(std::int64_t rows) {
+  const auto count = static_cast<std::size_t>(rows),
+             path_size = static_cast<std::size_t>(max_path());
+  std::vector<std::int32_t> positions(count), zeros(count, 0), ones(count, 1);
   std::iota(positions.begin(), positions.end(), 0);
+  std::vector<std::int32_t> path(count * path_size, -1);
+  for (std::size_t i = 0; i < count; ++i) path[i * path_size] = positions[i];
   RoundBuffers& b = *buffers_;
   const auto upload = [&](const Tensor& tensor, const std::vector<std::int32_t>& values) {
     parts_.backend->upload(tensor.rows(0, rows), values.data());
     return tensor.rows(0, rows);
   };
-  // One sequence without context: every row sees itself only, at its own slot of the first blocks.
-  std::vector<std::int32_t> path(count * static_cast<std::size_t>(max_path()), -1);
-  for (std::size_t i = 0; i < count; ++i)
-    path[i * static_cast<std::size_t>(max_path())] = positions[i];
-  const ForwardBatch batch = {.token_ids = upload(b.token_ids, token_ids),
-                              .positions = upload(b.positions, positions),
-                              .slots = upload(b.slots, positions),
-                              .attention = {.seq_of_row = upload(b.seq_of_row, zeros),
-                                            .kv_len = upload(b.kv_len, zeros),
-                                            .path_len = upload(b.path_len, ones),
-                                            .path = upload(b.path, path),
-                                            .block_tables = b.block_tables.rows(0, 1),
-                                            .max_kv_len = kBlockSize,
-                                            .provenance = Provenance::kDecided},
-                              .output_rows = {}};
+  return {.token_ids = b.token_ids.rows(0, rows),
+          .positions = upload(b.positions, positions),
+          .slots = upload(b.slots, positions),
+          .attention = {.seq_of_row = upload(b.seq_of_row, zeros),
+                        .kv_len = upload(b.kv_len, zeros),
+                        .path_len = upload(b.path_len, ones),
+                        .path = upload(b.path, path),
+                        .block_tables = b.block_tables.rows(0, 1),
+                        .max_kv_len = kBlockSize,
+                        .provenance = Provenance::kDecided},
+          .output_rows = {}};
+}
+
+double ModelRunner::measure_verify_ms(std::int64_t rows) {
+  const ForwardBatch batch = lone_rows(rows);
   const auto body = [&] { verifier_->forward(batch, verifier_->outputs(rows, rows)); };
-  std::vector<double> times;
-  for (int repeat = 0; repeat < 5; ++repeat) {
+  const auto vocab_size = static_cast<std::size_t>(parts_.model->config().vocab_size);
+  std::vector<std::int32_t> token_ids(static_cast<std::size_t>(rows));
+  std::array<double, 5> times{};
+  for (std::size_t repeat = 0; repeat < times.size(); ++repeat) {
     // Other tokens each time: experts that were just read would be in the processor's cache.
-    for (std::size_t i = 0; i < count; ++i)
-      token_ids[i] =
-          static_cast<std::int32_t>((i * 7919 + static_cast<std::size_t>(repeat) * 1013) %
-                                    static_cast<std::size_t>(vocab_size));
-    upload(b.token_ids, token_ids);
+    for (std::size_t i = 0; i < token_ids.size(); ++i)
+      token_ids[i] = static_cast<std::int32_t>((i * 7919 + repeat * 1013) % vocab_size);
+    parts_.backend->upload(batch.token_ids, token_ids.data());
     parts_.backend->synchronize();
     const std::int64_t start = parts_.clock->now_ns();
     if (config_.enforce_eager)
@@ -272,10 +276,10 @@ double ModelRunner::measure_verify_ms(std::int64_t rows) {
                                  .rows = static_cast<std::int32_t>(rows)},
                                 body);
     parts_.backend->synchronize();
-    times.push_back(static_cast<double>(parts_.clock->now_ns() - start) / 1e6);
+    times[repeat] = static_cast<double>(parts_.clock->now_ns() - start) / 1e6;
   }
-  std::sort(times.begin(), times.end());
-  return times[2];
+  std::ranges::nth_element(times, times.begin() + times.size() / 2);
+  return times[times.size() / 2];
 }
 
 }  // namespace coppice

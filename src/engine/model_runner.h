@@ -70,6 +70,7 @@ class ModelRunner {
  private:
   std::int64_t choose_num_blocks() const;
   void score_prompt(const BatchBuilder::PrefillRows& rows, std::int64_t batch);
+  ForwardBatch lone_rows(std::int64_t rows);
   std::unique_ptr<Drafter> make_drafter(const SpeculativeConfig& speculative);
   std::int64_t max_nodes_of(const SpeculativeConfig& speculative) const;
   // With the drafter made.

@@ -24,16 +24,16 @@ struct Request {
   std::string cache_salt = {};  // requests share cached prefixes only within equal salts
 };
 
-// OpenAI's finish reasons, and why nothing more will come.
+// Why nothing more will come, in OpenAI's words where it has them. What ends by Engine::cancel or
+// Engine::finish has no further output, and so no reason.
 enum class EndReason {
   kNone,     // more will come
-  kStop,     // a stop id was emitted, or Engine::finish was called
-  kLength,   // max_tokens, or the longest sequence the engine holds
-  kAborted,  // Engine::cancel
+  kStop,     // a stop id was emitted; behind the engine also: a stop string was found
+  kLength,   // max_tokens
   kError,    // no token to choose: logits with NaN or infinity
   kDeadEnd,  // what the request allows leaves no token to choose
 };
-const char* name_of(EndReason reason);  // "", "stop", "length", "abort", "error", "dead_end"
+const char* name_of(EndReason reason);  // "", "stop", "length", "error", "dead_end"
 
 struct TokenLogprob {
   float logprob = 0;  // of the emitted token; temperature 1, no filters
