@@ -78,8 +78,7 @@ void Engine::Impl::prepare_rounds() {
       std::make_unique<BudgetController>(speculative, max_depth, runner_.first().max_verify_rows());
   metrics_.drafts_at_depth.assign(static_cast<std::size_t>(max_depth + 1), 0);
   metrics_.accepted_at_depth = metrics_.drafts_at_depth;
-  const bool automatic = speculative.method == SpeculativeMethod::kDdtree && !custom_drafter_ &&
-                         speculative.ddtree_budget == kAutoBudget;
+  const bool automatic = speculative.is_automatic() && !custom_drafter_;
   const bool captures =
       runner_.first().backend().device() != Device::kCpu && !config_.enforce_eager;
   if (captures && config_.capture_at_start)

@@ -28,6 +28,11 @@ struct SpeculativeConfig {
   // Of the drafter's rotary cosines and sines, in place of what its file says or implies: published
   // files and engines disagree about YaRN's. Never output-relevant.
   std::optional<double> draft_attention_factor = {};
+
+  // Trees of whatever size the controller chooses.
+  bool is_automatic() const {
+    return method == SpeculativeMethod::kDdtree && ddtree_budget == kAutoBudget;
+  }
 };
 
 inline constexpr std::int64_t kMaxRoundsAhead = 2;
@@ -46,11 +51,12 @@ struct EngineConfig {
                                           // CPU threads, each
   std::int64_t seed = 0;                  // of requests that bring none
 
-  std::int64_t max_model_len = 0;   // prompt and output tokens; 0: the model's own
-  std::int64_t num_kv_blocks = 0;   // blocks of kBlockSize positions; 0: from kv_cache_bytes
-  std::int64_t kv_cache_bytes = 0;  // target's and drafter's together; 0: room for max_num_seqs
-                                    // sequences of max_model_len, at most 1 GiB
-  std::int64_t max_num_seqs = 8;    // sequences that run at once
+  std::int64_t max_model_len = 0;  // prompt and output tokens; 0: the model's own
+  std::int64_t num_kv_blocks = 0;  // blocks of kBlockSize positions; 0: from kv_cache_bytes
+  // Target's and drafter's together; 0: room for max_num_seqs sequences of max_model_len, at most
+  // what is left of a GPU, or 1 GiB of a CPU's memory.
+  std::int64_t kv_cache_bytes = 0;
+  std::int64_t max_num_seqs = 8;              // sequences that run at once
   std::int64_t max_num_batched_tokens = 512;  // rows of a prefill step: the chunk size
   std::int64_t max_verify_rows = 512;         // rows of a decode step
   // Rounds launched before the results of the one before are read, 0 to 2; -1: as many as hide the

@@ -23,8 +23,7 @@ std::vector<RoundShape> shapes_to_capture(const ModelRunner& runner, const Engin
                                           bool custom_drafter) {
   const SpeculativeConfig& speculative = config.speculative;
   const bool drafts = custom_drafter || speculative.method != SpeculativeMethod::kNone;
-  const bool automatic = !custom_drafter && speculative.method == SpeculativeMethod::kDdtree &&
-                         speculative.ddtree_budget == kAutoBudget;
+  const bool automatic = speculative.is_automatic() && !custom_drafter;
   std::vector<RoundShape> shapes;
   const auto add = [&](std::int64_t sequences, std::int64_t rows, bool drafting) {
     for (const bool greedy : {true, false}) {
