@@ -1,5 +1,5 @@
 // Networks with random weights that are made on the device: nothing is uploaded, all memory is
-// distinct, so that a step reads what a step of the real network reads. Nothing sums over ranks.
+// distinct, so that a step reads what a step of the real network reads.
 #pragma once
 
 #include <deque>

@@ -37,9 +37,9 @@ struct RoundBenchObserver {
   std::function<void(const std::string&)> line;      // of the table
 };
 
-// `make_backend` gives the device's backend; `make_meter` its meter. Throws
-// Error(kOutOfMemory) with the numbers before it allocates what does not fit, and
-// Error(kInvalidArgument) for rows that are no multiple of the batch.
+// `meter` is that of the device behind `backend`. Throws Error(kOutOfMemory) with the numbers
+// before it allocates what does not fit, and Error(kInvalidArgument) for rows that are no multiple
+// of the batch.
 Json run_round_bench(std::unique_ptr<Backend> backend, DeviceMeter& meter,
                      const RoundBenchOptions& options, const RoundBenchObserver& observer);
 

@@ -60,9 +60,10 @@ class DecodeRound {
   // choices and the rest), and the host fills the masks while the second runs: then no other round
   // may be in flight.
   std::int64_t launch(const RoundShape& shape);
-  // The last two verbs' tail, for prefill steps too: emit the choices of `out`, whose rows lie at
-  // `slots`, move keys, keep features.
+  // For prefill steps too. Follows the choices of `out`, whose rows lie at `slots`, down the trees,
+  // emits them and says which keys must move.
   void accept(std::int64_t batch, const Verifier::Choices& out, const Tensor& slots);
+  // Of the emitted tokens, behind accept; as far as `options` ask for them.
   void gather_log_probs(std::int64_t batch, const Verifier::Choices& out,
                         const SampleOptions& options);
 

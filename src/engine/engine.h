@@ -1,4 +1,4 @@
-// The engine: requests in, tokens out. One thread: no threads, no clock of its own, no text.
+// The engine: requests in, tokens out. One thread calls everything; no clock of its own, no text.
 //
 //   auto engine = Engine::load(config);
 //   engine->add_request({.prompt_token_ids = ids, .sampling = params}, on_output);
@@ -64,7 +64,7 @@ struct EngineParts {
 // Progress of loading, in bytes of weights.
 using LoadProgress = std::function<void(std::int64_t done, std::int64_t total)>;
 
-// Not thread-safe: all calls from one thread.
+// Not thread-safe: all calls from one thread. Its own (masks, further ranks) run within calls only.
 class Engine {
  public:
   // Loads backend, model and drafter. Throws Error naming the file, field or flag and the cause.

@@ -14,8 +14,8 @@ namespace coppice {
 std::vector<RoundShape> shapes_to_capture(const ModelRunner& runner, const EngineConfig& config,
                                           bool custom_drafter);
 
-// Runs each once with every place empty. Logs their number, time and device memory. Nothing where
-// rounds run at once or `enforce_eager` asks for it.
+// Runs each once with every place empty. Logs their number, time and device memory. Only where
+// rounds are captured: on a GPU, without enforce_eager.
 void capture_rounds(RunnerGroup& runner, const std::vector<RoundShape>& shapes, const Clock& clock);
 
 }  // namespace coppice

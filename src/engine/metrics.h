@@ -1,4 +1,5 @@
-// What the engine counts. Times are the engine clock's.
+// What the engine counts. Times are the engine clock's, but for those of verbs and between rounds:
+// they are the device's where it has a clock.
 #pragma once
 
 #include <array>

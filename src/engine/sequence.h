@@ -1,4 +1,4 @@
-// One request on its way through the engine. Integers only.
+// One request on its way through the engine. Knows no tensor.
 #pragma once
 
 #include <cstdint>

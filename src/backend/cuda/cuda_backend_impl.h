@@ -117,10 +117,10 @@ class CudaBackend final : public Backend {
   // out[t, h] = W[h] x[t, h]; x and out [T, num_heads * n].
   void product(const Tensor& x, const LinearWeight& weight, const Tensor& out,
                std::int64_t num_heads, Provenance provenance);
-  StagedCopy& staging();
   // The same by cuBLASLt; false if it is not there or has no fitting algorithm for the shape.
   bool prompt_product(const Tensor& x, const LinearWeight& weight, const Tensor& out,
                       std::int64_t num_heads);
+  StagedCopy& staging();
   kernels::MlaAttentionParams mla_params(const AttentionMetadata& metadata, std::int64_t num_heads);
 
   CudaWorkspace make_workspace() const { return {stream(), peers_.get()}; }
