@@ -291,6 +291,20 @@ StructuredOutput structured_output(const ChatPrompt& prompt, const ServedModel& 
 
 }  // namespace
 
+GenerationChoice make_choice(const CommonRequest& common,
+                             const std::vector<std::int32_t>& prompt_token_ids,
+                             std::int64_t index) {
+  GenerationChoice choice{.request = {.prompt_token_ids = prompt_token_ids,
+                                      .sampling = common.sampling,
+                                      .ddtree_budget = common.ddtree_budget,
+                                      .cache_salt = common.cache_salt},
+                          .text = text_options(common)};
+  settle_thinking(prompt_token_ids, choice.request.sampling);
+  choice.request.sampling.choice_index = index;
+  choice.request.sampling.stop.clear();
+  return choice;
+}
+
 PreparedChat prepare_chat(const ApiContext& context, const Json& document) {
   const ServedModel& model = *context.generation.model;
   PreparedChat prepared{.request = parse_chat_request(body_fields(document), model), .prompt = {}};
@@ -304,17 +318,10 @@ std::vector<GenerationChoice> chat_choices(const PreparedChat& prepared, const S
   const CommonRequest& common = prepared.request.common;
   std::vector<GenerationChoice> choices;
   for (std::int64_t i = 0; i < common.n; ++i) {
-    GenerationChoice choice{.request = {.prompt_token_ids = prepared.prompt.token_ids,
-                                        .sampling = common.sampling,
-                                        .ddtree_budget = common.ddtree_budget,
-                                        .cache_salt = common.cache_salt},
-                            .text = text_options(common),
-                            .grammar = prepared.prompt.grammar};
+    GenerationChoice& choice =
+        choices.emplace_back(make_choice(common, prepared.prompt.token_ids, i));
+    choice.grammar = prepared.prompt.grammar;
     choice.request.sampling.structured = structured_output(prepared.prompt, model);
-    settle_thinking(prepared.prompt.token_ids, choice.request.sampling);
-    choice.request.sampling.choice_index = i;
-    choice.request.sampling.stop.clear();
-    choices.push_back(std::move(choice));
   }
   return choices;
 }

@@ -16,6 +16,10 @@ struct ApiContext {
   bool reasoning_content = true;  // also under SGLang's and Moonshot's name
 };
 
+// Choice `index` of a request over one of its prompts, for the engine; the grammar is the caller's.
+GenerationChoice make_choice(const CommonRequest& common,
+                             const std::vector<std::int32_t>& prompt_token_ids, std::int64_t index);
+
 // A chat request ready for the engine.
 struct PreparedChat {
   ChatRequest request;

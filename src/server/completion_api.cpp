@@ -282,20 +282,9 @@ void completions(const ApiContext& context, const HttpRequest& request,
       parse_completion_request(body_fields(document), *context.generation.model);
   const CommonRequest common = parsed.common;
   std::vector<GenerationChoice> choices;
-  for (std::size_t p = 0; p < parsed.prompts.size(); ++p) {
-    for (std::int64_t i = 0; i < common.n; ++i) {
-      GenerationChoice choice{.request = {.prompt_token_ids = parsed.prompts[p].token_ids,
-                                          .sampling = common.sampling,
-                                          .ddtree_budget = common.ddtree_budget,
-                                          .cache_salt = common.cache_salt},
-                              .text = text_options(common),
-                              .grammar = common.grammar};
-      settle_thinking(parsed.prompts[p].token_ids, choice.request.sampling);
-      choice.request.sampling.choice_index = i;
-      choice.request.sampling.stop.clear();
-      choices.push_back(std::move(choice));
-    }
-  }
+  for (const Prompt& prompt : parsed.prompts)
+    for (std::int64_t i = 0; i < common.n; ++i)
+      choices.emplace_back(make_choice(common, prompt.token_ids, i)).grammar = common.grammar;
   const auto client = std::make_shared<CompletionClient>(context, std::move(parsed), responder);
   if (common.sampling.max_tokens == 0) return answer_nothing(*client);
   if (common.stream) expect_events(*responder);

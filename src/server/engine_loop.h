@@ -2,6 +2,7 @@
 // Everything public is thread-safe; callbacks run on the engine's thread and must not block.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <functional>
@@ -36,6 +37,7 @@ struct EngineLoopOptions {
 enum class EngineState { kLoading, kRunning, kDraining, kFailed };
 const char* name_of(EngineState state);  // "loading", "running", "draining", "failed"
 
+// So many requests in a row that end on logits which are not finite: the engine is failing.
 inline constexpr std::int64_t kFailingRequests = 8;
 
 // What the loop knows without asking the engine.
@@ -52,6 +54,10 @@ struct EngineStatus {
   bool failing() const { return metrics.not_finite_in_a_row >= kFailingRequests; }
   bool ready() const { return state == EngineState::kRunning && !stuck && !failing(); }
   int percent() const { return static_cast<int>(progress * 100); }
+  // Accepted requests that do not run yet.
+  std::int64_t num_waiting() const {
+    return std::max<std::int64_t>(in_flight - metrics.num_running, 0);
+  }
   // How far loading is, in a sentence.
   std::string loading() const;
 };

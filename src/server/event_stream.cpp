@@ -38,11 +38,13 @@ void send_json(HttpResponder& responder, const Json& body, int status) {
 }
 
 void send_error(HttpResponder& responder, const ApiError& error) {
-  HttpHeaders headers;
-  if (error.retry_after_s() > 0)
-    headers.emplace_back("Retry-After", std::to_string(error.retry_after_s()));
   responder.send(error.status(), "application/json",
-                 error_body(error.status(), error.what(), error.param()), headers);
+                 error_body(error.status(), error.what(), error.param()), retry_headers(error));
+}
+
+HttpHeaders retry_headers(const ApiError& error) {
+  if (error.retry_after_s() == 0) return {};
+  return {{"Retry-After", std::to_string(error.retry_after_s())}};
 }
 
 Json error_json(const ApiError& error) {

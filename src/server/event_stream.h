@@ -23,5 +23,7 @@ void end_events(HttpResponder& responder);
 void send_json(HttpResponder& responder, const Json& body, int status = 200);
 void send_error(HttpResponder& responder, const ApiError& error);
 Json error_json(const ApiError& error);
+// Retry-After, where the error says when to come again.
+HttpHeaders retry_headers(const ApiError& error);
 
 }  // namespace coppice

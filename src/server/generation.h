@@ -31,7 +31,6 @@ struct GenerationChoice {
   Request request;
   OutputTextOptions text;
   std::optional<GrammarRequest> grammar = {};  // the same for all choices of a request
-  std::size_t prompt = 0;  // choices of one prompt share their prompt tokens in the usage
 };
 
 // Called on the thread of outputs, one call at a time; on_failure also on another, before anything

@@ -30,7 +30,7 @@ struct HttpRequest {
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
-// The answer to one request. Thread-safe: the engine thread writes while the IO thread sends.
+// The answer to one request. Thread-safe: any thread writes while the IO thread sends.
 // Exactly one of send or begin_stream .. end is called; calls after the client left are ignored.
 class HttpResponder {
  public:

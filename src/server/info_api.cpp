@@ -85,7 +85,7 @@ void server_info(const ServerInfo& info, const ServedModel& model, const EngineS
   const EngineMetrics& engine = status.metrics;
   Json state = Json::object({{"avg_spec_accept_length", engine.tokens_per_round()},
                              {"num_running", engine.num_running},
-                             {"num_waiting", status.in_flight - engine.num_running},
+                             {"num_waiting", status.num_waiting()},
                              {"num_kv_blocks", engine.num_kv_blocks},
                              {"num_kv_blocks_used", engine.num_kv_blocks_used}});
   Json verbs = Json::object();

@@ -22,10 +22,8 @@ Json anthropic_error(const ApiError& error) {
 }
 
 void refuse(HttpResponder& responder, const ApiError& error) {
-  HttpHeaders headers;
-  if (error.retry_after_s() > 0)
-    headers.emplace_back("Retry-After", std::to_string(error.retry_after_s()));
-  responder.send(error.status(), "application/json", write_json(anthropic_error(error)), headers);
+  responder.send(error.status(), "application/json", write_json(anthropic_error(error)),
+                 retry_headers(error));
 }
 
 // One content block of the answer: thinking, text or tool_use.

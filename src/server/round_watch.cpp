@@ -89,9 +89,8 @@ Json live_json(const EngineStatus& status, const RoundWatch::Seen& seen, const S
   Json json = Json::object(
       {{"state", status.stuck ? "stuck" : name_of(status.state)},
        {"model", model != nullptr ? Json(model->name()) : Json()},
-       {"queue", Json::object({{"running", metrics.num_running},
-                               {"waiting", std::max<std::int64_t>(
-                                               status.in_flight - metrics.num_running, 0)}})},
+       {"queue",
+        Json::object({{"running", metrics.num_running}, {"waiting", status.num_waiting()}})},
        {"kv",
         Json::object({{"blocks", metrics.num_kv_blocks}, {"used", metrics.num_kv_blocks_used}})},
        {"plain_round_ms", std::round(metrics.plain_round_ms * 1e4) / 1e4},
@@ -100,7 +99,7 @@ Json live_json(const EngineStatus& status, const RoundWatch::Seen& seen, const S
        {"round", Json()}});
   if (status.state == EngineState::kLoading) {
     json["phase"] = status.phase;
-    json["percent"] = static_cast<int>(status.progress * 100);
+    json["percent"] = status.percent();
   }
   if (seen.round && model != nullptr) json["round"] = round_json(*seen.round, model->tokenizer);
   return json;

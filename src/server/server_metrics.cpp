@@ -62,10 +62,8 @@ class MetricsText {
 
 void write_vllm(const EngineStatus& status, MetricsText& out) {
   const EngineMetrics& engine = status.metrics;
-  const auto running = static_cast<double>(engine.num_running);
-  out.gauge("vllm:num_requests_running", running);
-  out.gauge("vllm:num_requests_waiting",
-            std::max(0.0, static_cast<double>(status.in_flight) - running));
+  out.gauge("vllm:num_requests_running", static_cast<double>(engine.num_running));
+  out.gauge("vllm:num_requests_waiting", static_cast<double>(status.num_waiting()));
   out.gauge("vllm:kv_cache_usage_perc", engine.num_kv_blocks > 0
                                             ? static_cast<double>(engine.num_kv_blocks_used) /
                                                   static_cast<double>(engine.num_kv_blocks)

@@ -36,7 +36,7 @@ class ServerMetrics {
 
   // One step of one choice: seconds since its last one (below 0: it is the first), tokens in it.
   void observe_step(double interval_s, std::int64_t num_tokens);
-  // The end of one choice. reason: stop, length, tool_calls, abort, error.
+  // The end of one choice, for a reason as name_of(EndReason) gives it.
   void observe_end(const RequestStats& stats, std::int64_t max_tokens, const std::string& reason);
   void observe_abort();
 

@@ -67,12 +67,11 @@ std::vector<std::string> StatsLog::lines(const EngineStatus& status,
   const std::int64_t generated = totals.generation_tokens - last_totals_.generation_tokens;
   std::vector<std::string> lines;
   if (status.in_flight > 0 || prefilled > 0 || generated > 0) {
-    const std::int64_t waiting = std::max<std::int64_t>(status.in_flight - now.num_running, 0);
     lines.push_back(format(
         "Avg prompt throughput: %.1f tokens/s, Avg generation throughput: %.1f tokens/s, Running: "
         "%lld reqs, Waiting: %lld reqs, GPU KV cache usage: %.1f%%, Prefix cache hit rate: %.1f%%",
         static_cast<double>(prefilled) / seconds, static_cast<double>(generated) / seconds,
-        static_cast<long long>(now.num_running), static_cast<long long>(waiting),
+        static_cast<long long>(now.num_running), static_cast<long long>(status.num_waiting()),
         100 * ratio(static_cast<double>(now.num_kv_blocks_used),
                     static_cast<double>(now.num_kv_blocks)),
         100 * ratio(static_cast<double>(now.num_prefix_hits),
