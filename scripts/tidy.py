@@ -6,6 +6,7 @@ A file that was clean is not looked at again until something that clang-tidy see
 repository knows them too. --self-test plants faults and checks that each is found.
 """
 import concurrent.futures
+import contextlib
 import hashlib
 import json
 import os
@@ -51,7 +52,7 @@ class Tidy:
 
     def check(self, file):
         """What clang-tidy says of a file; empty for a clean one."""
-        key = self.key(file)
+        key = self.key(file) if self.cache else None
         known = self.cache / key if key else None
         if known and known.exists():
             known.touch()
@@ -64,11 +65,19 @@ class Tidy:
             known.touch()
         return ""
 
-    def check_all(self, files):
-        self.cache.mkdir(parents=True, exist_ok=True)
+    def forget_old(self):
         for old in self.cache.iterdir():
-            if time.time() - old.stat().st_mtime > FORGOTTEN_AFTER_DAYS * 86400:
-                old.unlink()
+            with contextlib.suppress(FileNotFoundError):  # another run was faster
+                if time.time() - old.stat().st_mtime > FORGOTTEN_AFTER_DAYS * 86400:
+                    old.unlink()
+
+    def check_all(self, files):
+        try:
+            self.cache.mkdir(parents=True, exist_ok=True)
+            self.forget_old()
+        except OSError as error:
+            print(f"tidy: every file is looked at: {error}", file=sys.stderr)
+            self.cache = None
         with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             return [text for text in pool.map(self.check, files) if text]
 
