@@ -127,6 +127,7 @@ KERNELS = {
     "mla_generic": ["op mla_attention"],
     "gqa_rope_kernel": ["op gqa_rope_and_write_kv"],
     "gqa_attention_kernel": ["op gqa_attention"],
+    "gqa_rows_kernel": ["op gqa_attention"],
     "gqa_combine_kernel": ["op gqa_attention", "rounds, tree"],
     "top_k_log_probs_kernel": ["op top_k_log_probs", "top-k and greedy"],
     "top_k_cluster_kernel": ["op top_k_log_probs", "top-k and greedy"],

@@ -265,13 +265,14 @@ __global__ void leave_in_shared(int value, int words) {
 
 // A round whose rows are all inert, with and without a split, whatever lies in shared memory: its
 // output is zero, and it ends.
-void inert(int rows, int max_len, int left) {
+void inert(int rows, int max_len, int left, int num_seqs) {
   World w;
   make(w, {8, 4, 64}, {20}, rows, true);
   for (Row& row : w.rows) row = {-1, 0, 0, {}, 1};
   w.max_len = max_len;
   Device d;
   upload(d, w, w.rows, w.tables);
+  d.p.num_seqs = num_seqs;
   constexpr int kBytes = 227 * 1024;
   CK(cudaFuncSetAttribute(leave_in_shared, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   leave_in_shared<<<132 * 8, 1024, kBytes>>>(left, kBytes / 4);
@@ -279,8 +280,8 @@ void inert(int rows, int max_len, int left) {
   const auto got = run(d);
   const bool ok = std::all_of(got.begin(), got.end(), [](uint16_t x) { return x == 0; });
   if (!ok) wrong++;
-  printf("  %d inert rows alone, at most %d keys, %11d in shared memory %s\n", rows, max_len, left,
-         ok ? "" : " <-- WRONG");
+  printf("  %d inert rows alone of %d sequences, at most %d keys, %11d in shared memory %s\n", rows,
+         num_seqs, max_len, left, ok ? "" : " <-- WRONG");
   fflush(stdout);
 }
 
@@ -379,7 +380,8 @@ int main() {
       }
   for (int max_len : {264, 4160})
     for (int rows : {1, 8, 300})
-      for (int left : {0, 7, -5, -1000, -1140850688, -1 << 29}) inert(rows, max_len, left);
+      for (int left : {0, 7, -5, -1000, -1140850688, -1 << 29})
+        for (int num_seqs : {1, rows}) inert(rows, max_len, left, num_seqs);
   {
     World w;
     std::vector<int> c;

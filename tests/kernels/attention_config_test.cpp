@@ -103,6 +103,8 @@ void expect_launch_fits(const GqaShape& shape, bool has_clusters) {
                std::to_string(shape.head_dim) + (has_clusters ? ", clusters" : ""));
   EXPECT_EQ(1 << l.log2_group, padded);
   EXPECT_EQ(l.blocks, has_clusters ? kGqaParts : 1);
+  EXPECT_TRUE(l.rows_of_tile == 0 || has_clusters);
+  EXPECT_LE(l.rows_of_tile * padded, kGqaTileRows);
   EXPECT_LE(l.tiles, kGqaMaxTiles);
   if (has_clusters) {  // the rows of a sequence find room in the tiles
     EXPECT_GE(l.tiles * kGqaTileRows,
@@ -124,17 +126,40 @@ TEST(GqaConfig, LaunchesFitTheGpuAndTheWorkspace) {
     for (const auto& [heads, kv_heads] : kHeads)
       for (const int head_dim : {64, 128})
         for (const int length : {1, 511, 512, 513, 8192, 40960})
-          for (const int seqs : {1, 8})
-            for (const bool has_clusters : {false, true})
-              expect_launch_fits({.num_rows = rows,
-                                  .num_seqs = seqs,
-                                  .num_heads = heads,
-                                  .num_kv_heads = kv_heads,
-                                  .head_dim = head_dim,
-                                  .max_kv_len = length},
-                                 has_clusters);
+          for (const int seqs : {1, 8, 256})
+            for (const int max_path : {1, 16})
+              for (const bool has_clusters : {false, true})
+                expect_launch_fits({.num_rows = rows,
+                                    .num_seqs = seqs,
+                                    .num_heads = heads,
+                                    .num_kv_heads = kv_heads,
+                                    .head_dim = head_dim,
+                                    .max_kv_len = length,
+                                    .max_path = max_path},
+                                   has_clusters);
   EXPECT_EQ(gqa_max_chunks(0), 1);
   EXPECT_EQ(gqa_max_chunks(kGqaChunkPositions + 1), 2);
+}
+
+TEST(GqaConfig, FewRowsOfASequenceStageTheirOwnKeys) {
+  const auto rows_of_tile = [](int rows, int seqs, int max_path) {
+    return gqa_launch({.num_rows = rows,
+                       .num_seqs = seqs,
+                       .num_heads = 8,
+                       .num_kv_heads = 1,
+                       .head_dim = 128,
+                       .max_kv_len = 8192,
+                       .max_path = max_path},
+                      true)
+        .rows_of_tile;
+  };
+  EXPECT_EQ(rows_of_tile(64, 64, 16), 1);  // decoding
+  EXPECT_EQ(rows_of_tile(8, 1, 1), 2);     // blocks of a drafter
+  EXPECT_EQ(rows_of_tile(64, 8, 1), 2);
+  EXPECT_EQ(rows_of_tile(7, 1, 1), 2);
+  EXPECT_EQ(rows_of_tile(14, 2, 1), 0);  // a tile would have rows of two sequences
+  EXPECT_EQ(rows_of_tile(8, 1, 16), 0);  // a tree
+  EXPECT_EQ(rows_of_tile(17, 1, 1), 0);  // a prompt
 }
 
 TEST(NormConfig, ThreadsAreWholeWarpsAndAVectorEach) {

@@ -29,7 +29,7 @@ struct GqaAttentionParams {
   const int32_t* path = nullptr;          // [num_rows, max_path] slots (block * 64 + offset)
   const int32_t* block_tables = nullptr;  // [num_seqs, max_blocks]
   const int32_t* positions = nullptr;     // [num_rows]; read with a window or a causal limit
-  int32_t max_path = 0;
+  int32_t max_path = 0;                   // where it is 1, paths are taken to be rare
   int32_t max_blocks = 0;
   int32_t max_kv_len = 0;  // host bound on kv_len + path_len, for grid sizes only
   int32_t num_seqs = 1;    // about how many share the rows, for tile sizes only

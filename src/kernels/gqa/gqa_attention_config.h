@@ -24,7 +24,8 @@ struct GqaLaunch {
   int blocks = 1;        // of a cluster: they share the parts of a chunk
   int clusters = 1;      // that share the chunks of one window and kv head
   int windows = 1;
-  bool split = false;  // results leave chunk by chunk and are merged by a second kernel
+  int rows_of_tile = 0;  // in the form of tiles that stage their own keys; 0: in groups
+  bool split = false;    // results leave chunk by chunk and are merged by a second kernel
   int max_chunks = 1;
   size_t shared_bytes = 0;
 
@@ -32,7 +33,7 @@ struct GqaLaunch {
 };
 
 struct GqaShape {
-  int num_rows, num_seqs, num_heads, num_kv_heads, head_dim, max_kv_len;
+  int num_rows, num_seqs, num_heads, num_kv_heads, head_dim, max_kv_len, max_path;
 };
 
 // `has_clusters`: on this GPU (sm_90 and later).
@@ -50,6 +51,19 @@ constexpr int gqa_part_pitch(int head_dim) {
 // Of a block: one step's keys and values.
 constexpr size_t gqa_stage_bytes(int head_dim) {
   return size_t{2} * kGqaStep * 2 * static_cast<size_t>(head_dim);
+}
+
+// Where tiles stage their own keys: sides (keys or values) of steps that a warp has in shared
+// memory. With a head dim of 64 two blocks share a multiprocessor.
+constexpr int gqa_rows_sides(int head_dim) {
+  return head_dim == 64 ? 2 : 3;
+}
+
+// Of a block.
+constexpr size_t gqa_rows_shared_bytes(int head_dim) {
+  const size_t side = size_t{2} * kGqaStep * static_cast<size_t>(head_dim);
+  const size_t part = sizeof(float) * static_cast<size_t>(gqa_part_pitch(head_dim) + 2);
+  return kGqaParts * (static_cast<size_t>(gqa_rows_sides(head_dim)) * side + kGqaTileRows * part);
 }
 
 // Sums and statistics of the chunks of kGqaSplitRows rows, in fp32.

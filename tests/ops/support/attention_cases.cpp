@@ -22,11 +22,24 @@ struct RowKeys {
   std::int32_t sequence, kv_len, path_len;
 };
 
-// What the rows of a step are: of all kinds, one after the other, or all of one sequence.
-enum class RowKind { kMixed, kBlock, kTree, kPrompt };
+// What the rows of a step are: of all kinds, one after the other; all of one sequence, as a block,
+// a tree, a prompt or a block whose rows see more or less of it and now and then have a path of one
+// key; or each of a sequence of its own.
+enum class RowKind { kMixed, kBlock, kTree, kPrompt, kRagged, kSingle };
+
+std::int64_t path_width(RowKind kind) {
+  return kind == RowKind::kBlock || kind == RowKind::kRagged ? 1 : kMaxPath;
+}
 
 // Prompt-like rows (no path) and verify-like rows (a path), short and long.
 RowKeys keys_of(std::int64_t id, std::int64_t long_context, RowKind kind = RowKind::kMixed) {
+  if (kind == RowKind::kSingle)
+    return {static_cast<std::int32_t>(id % 3),
+            static_cast<std::int32_t>(id % 4 == 0 ? long_context : 1 + id * 29 % long_context),
+            static_cast<std::int32_t>(id % (kMaxPath + 1))};
+  if (kind == RowKind::kRagged)
+    return {0, static_cast<std::int32_t>(long_context - id % 7),
+            static_cast<std::int32_t>(id % 3 == 1 ? 1 : 0)};
   if (kind != RowKind::kMixed) {
     const bool prompt = kind == RowKind::kPrompt;
     return {0, static_cast<std::int32_t>(prompt ? 1 + id * 29 % long_context : long_context),
@@ -71,28 +84,37 @@ AttentionMetadata metadata(Staging& s, const std::vector<std::int64_t>& rows, Te
     RowKeys keys = id == kPadding ? RowKeys{-1, -99, -99} : keys_of(id, long_context, kind);
     if (id != kPadding && provenance == Provenance::kPrompt)
       keys = {keys.sequence, std::max(keys.kv_len, 1), 0};
-    sequence.push_back(keys.sequence);
+    const bool alone = kind == RowKind::kSingle && id != kPadding;
+    sequence.push_back(alone ? static_cast<std::int32_t>(sequence.size()) : keys.sequence);
     kv_len.push_back(keys.kv_len);
     path_len.push_back(keys.path_len);
     position.push_back(std::max(keys.kv_len + keys.path_len - 1 - hidden, 0));
-    for (std::int64_t i = 0; i < kMaxPath; ++i)
+    for (std::int64_t i = 0; i < path_width(kind); ++i)
       path.push_back(i < keys.path_len ? static_cast<std::int32_t>(kPathBlock * kBlockSize +
                                                                    (id * 31 + i * 17) % 256)
                                        : -5);
   }
   const std::int64_t table_blocks =
       long_context > 0 ? (long_context + kBlockSize - 1) / kBlockSize : kTableBlocks;
-  for (std::size_t i = 0; i < 3; ++i)
+  const std::int64_t num_tables = kind == RowKind::kSingle ? count : path_width(kind) == 1 ? 1 : 3;
+  for (std::int64_t i = 0; i < num_tables; ++i) {
+    std::int64_t table = i;
+    if (kind == RowKind::kSingle) {  // a padded row's is read by nobody
+      const std::int64_t id = rows[static_cast<std::size_t>(i)];
+      table = id == kPadding ? 0 : id % 3;
+    }
     for (std::int64_t block = 0; block < table_blocks; ++block)
-      tables.push_back(long_context > 0
-                           ? kFullBlocks[(i + static_cast<std::size_t>(block)) % kFullBlocks.size()]
-                           : kTables[i][block]);
+      tables.push_back(
+          long_context > 0
+              ? kFullBlocks[static_cast<std::size_t>(table + block) % kFullBlocks.size()]
+              : kTables[table][block]);
+  }
   positions = s.ints({count}, position);
   return {.seq_of_row = s.ints({count}, sequence),
           .kv_len = s.ints({count}, kv_len),
           .path_len = s.ints({count}, path_len),
-          .path = s.ints({count, kMaxPath}, path),
-          .block_tables = s.ints({3, table_blocks}, tables),
+          .path = s.ints({count, path_width(kind)}, path),
+          .block_tables = s.ints({num_tables, table_blocks}, tables),
           .max_kv_len = std::max(long_context, kLengths[0]) + kMaxPath,
           .provenance = provenance};
 }
@@ -374,6 +396,14 @@ void add_attention_cases(std::vector<OpCase>& cases) {
   gqa("tree of 16 heads", {16, 1, 64, 0, false, 573, RowKind::kTree});
   gqa("tree, window 300", {8, 2, 128, 300, false, 640, RowKind::kTree});
   gqa("prompt of one sequence", {4, 2, 64, 0, true, 700, RowKind::kPrompt});
+  // Few rows of a sequence, with the keys of the table alone and with others.
+  gqa("ragged block", {8, 1, 128, 0, false, 1100, RowKind::kRagged});
+  gqa("ragged block, causal window 300", {32, 8, 64, 300, true, 640, RowKind::kRagged});
+  gqa("ragged block, a head each", {2, 2, 64, 0, false, 520, RowKind::kRagged});
+  // Rows that are alone in their sequences, in as many chunks as one block or several take.
+  gqa("single rows", {8, 4, 128, 0, false, 1100, RowKind::kSingle});
+  gqa("single rows of 16 heads, window 300", {16, 1, 64, 300, false, 640, RowKind::kSingle});
+  gqa("single rows, causal window 70", {9, 3, 64, 70, true, 200, RowKind::kSingle});
   gqa("head of 80", {4, 4, 80, 0});
   gqa("head of 24", {4, 2, 24, 0});
   const auto rope = [&](std::string name, RopeCase which) {
