@@ -82,6 +82,7 @@ void parse_tool_choice(const JsonField& body, ChatRequest& request) {
     word = allowed.get("mode", "auto");
     for (const JsonField& tool : allowed.at("tools").elements())
       rules.names.push_back(named_function(tool, request));
+    if (rules.names.empty()) allowed.at("tools").fail("is empty: must hold at least one tool");
     rules.mode = Mode::kEnforced;
   } else {
     rules.names = {named_function(*choice, request)};

@@ -94,6 +94,10 @@ Json chat_messages(const JsonField& body) {
       messages.push_back(Json::object({{"role", role}, {"content", content.value()}}));
     else if (role == "assistant")
       messages.push_back(assistant_message(content));
+    else if (content.elements().empty())
+      content.fail("is empty: must hold at least one block");
+    else if (role == "system")
+      messages.push_back(Json::object({{"role", role}, {"content", text_of(content)}}));
     else
       add_user_messages(content, messages);
   }
