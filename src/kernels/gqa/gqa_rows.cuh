@@ -3,7 +3,20 @@
 // stages for itself. Sums and merges are those of the groups, so the bits are the same.
 #pragma once
 
-#include "kernels/gqa/gqa_attention.cuh"
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/common/attention_merge.cuh"
+#include "kernels/common/grid_dependency.cuh"
+#include "kernels/common/ldmatrix.cuh"
+#include "kernels/common/mbarrier.cuh"
+#include "kernels/gqa/gqa_attention.h"
+#include "kernels/gqa/gqa_attention_config.h"
+#include "kernels/gqa/gqa_groups.cuh"
+#include "kernels/gqa/gqa_merge.cuh"
+#include "kernels/gqa/gqa_step.cuh"
 
 namespace coppice::kernels {
 
