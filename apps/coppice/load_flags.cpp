@@ -145,7 +145,10 @@ void LoadTarget::choose_model() {
                 "GET /v1/models: " +
                     (reply.error.empty() ? "HTTP " + std::to_string(reply.status) : reply.error));
   const Json models = parse_json(reply.body, "/v1/models");
-  const JsonField first = JsonField(models, "/v1/models").at("data").elements().at(0);
+  const JsonField data = JsonField(models, "/v1/models").at("data");
+  const std::vector<JsonField> listing = data.elements();
+  if (listing.empty()) data.fail("the server has no model");
+  const JsonField& first = listing.front();
   const std::string listed = first.get<std::string>("id");
   model_id_ = flags_.model.empty() ? listed : flags_.model;
   sent_name_ = !flags_.served_name.empty() ? flags_.served_name : model_id_;

@@ -85,7 +85,7 @@ std::vector<std::vector<std::int32_t>> parse_bad_words(const JsonField& body,
     const auto bare = tokenizer.encode(word.substr(begin));
     const auto behind_space = tokenizer.encode(" " + word.substr(begin));
     ids.push_back(bare);
-    if (behind_space.size() == bare.size() && behind_space.front() != bare.front())
+    if (!bare.empty() && behind_space.size() == bare.size() && behind_space.front() != bare.front())
       ids.push_back(behind_space);
   }
   return ids;
