@@ -47,6 +47,8 @@ def test_serve(binary, server, folder):
                "--random-output-len", "4", "--request-rate", "20", "--disable-tqdm")
     check(value(text, "Request rate configured (RPS):") == 20, "--request-rate")
     run(binary, "bench", "serve", "--port", "1", code=7)
+    text = run(binary, "bench", "serve", "--port", str(server.port), "--save-result", "--result-dir", "/dev/null/x", code=7)
+    check("Starting main" not in text, "a place that cannot be written is found before the load")
     run(binary, "bench", "serve", "--port", str(server.port), "--dataset-name", "none", code=2)
 
 

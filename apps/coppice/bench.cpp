@@ -6,16 +6,17 @@
 #include "benchmark/kernel_bench.h"
 #include "benchmark/round_bench.h"
 #include "comm/rank_threads.h"
-#include "io/text_file.h"
+#include "output_file.h"
 #include "parse_flags.h"
 #include "verbs.h"
 
 namespace coppice {
 namespace {
 
-void write_file(const std::string& path, const Json& json) {
-  if (path.empty()) return;
-  write_text_file(path, write_json(json, {.indent = 1}) + "\n", "--json " + path);
+// Files are written again after every case and every point: a run that is stopped leaves what it
+// has.
+void write_report(const OutputFile& file, const Json& json) {
+  file.write(write_json(json, {.indent = 1}) + "\n");
 }
 
 std::string command_line(int argc, char** argv) {
@@ -25,15 +26,14 @@ std::string command_line(int argc, char** argv) {
 }
 
 int bench_kernels(const BackendOptions& device, const KernelBenchOptions& options,
-                  const std::string& json) {
+                  const OutputFile& json) {
   const auto backend = make_backend(device);
   const auto meter = make_device_meter(*backend, device);
-  // The file is written again after every case: a run that is stopped leaves what it has.
   const auto end = [&](const KernelReport& report) {
     if (report.results.size() == 1) std::fputs(table_head(report.ceiling).c_str(), stdout);
     std::fputs(table_line(report.results.back(), report.ceiling).c_str(), stdout);
     std::fflush(stdout);
-    write_file(json, report.as_json());
+    write_report(json, report.as_json());
   };
   const auto begin = [](std::size_t done, std::size_t total, const std::string& key) {
     std::fprintf(stderr, "[%zu/%zu] %s\n", done + 1, total, key.c_str());
@@ -43,12 +43,12 @@ int bench_kernels(const BackendOptions& device, const KernelBenchOptions& option
   return report.all_right() ? 0 : 1;
 }
 
-// The table is rank 0's.
-Json bench_rank(const BackendOptions& device, const RoundBenchOptions& options) {
+// The table and the file are rank 0's.
+void bench_rank(const BackendOptions& device, const RoundBenchOptions& options,
+                const OutputFile& json) {
   auto backend = make_backend(device);
   const auto meter = make_device_meter(*backend, device);
-  RoundBenchObserver observer = {.progress = [](const std::string&) {},
-                                 .line = [](const std::string&) {}};
+  RoundBenchObserver observer;
   if (options.rank == 0)
     observer = {
         .progress = [](const std::string& what) { std::fprintf(stderr, "%s\n", what.c_str()); },
@@ -56,14 +56,15 @@ Json bench_rank(const BackendOptions& device, const RoundBenchOptions& options) 
             [](const std::string& line) {
               std::fputs(line.c_str(), stdout);
               std::fflush(stdout);
-            }};
-  return run_round_bench(std::move(backend), *meter, options, observer);
+            },
+        .report = [&](const Json& report) { write_report(json, report); }};
+  run_round_bench(std::move(backend), *meter, options, observer);
 }
 
-Json bench_all_ranks(const BackendOptions& device, const RoundBenchOptions& options) {
+void bench_all_ranks(const BackendOptions& device, const RoundBenchOptions& options,
+                     const OutputFile& json) {
   check_rank_devices(device.device, options.num_ranks);
   RankThreads threads(options.num_ranks);
-  Json report;
   threads.run(
       [&](std::int64_t rank) {
         Communicator& communicator = threads.communicator(rank);
@@ -72,11 +73,9 @@ Json bench_all_ranks(const BackendOptions& device, const RoundBenchOptions& opti
         RoundBenchOptions own = options;
         own.rank = rank;
         own.meet = [&communicator] { communicator.barrier(); };
-        Json mine = bench_rank(own_device, own);
-        if (rank == 0) report = std::move(mine);
+        bench_rank(own_device, own, json);
       },
       RankThreads::Patience::kEndless);
-  return report;
 }
 
 // What both verbs read.
@@ -143,10 +142,10 @@ int run_bench(int argc, char** argv) {
   add_round_flags(*round_verb, flags);
   if (const auto code = parse_flags(app, argc, argv)) return *code;
   if (!flags.peers.empty()) flags.kernels.peers = flags.round.peers = read_peers(flags.peers);
-  if (!round_verb->parsed()) return bench_kernels(flags.device, flags.kernels, flags.json);
+  const OutputFile json("--json", flags.json);
+  if (!round_verb->parsed()) return bench_kernels(flags.device, flags.kernels, json);
   const bool all_ranks = flags.all_ranks && flags.round.num_ranks > 1;
-  write_file(flags.json, all_ranks ? bench_all_ranks(flags.device, flags.round)
-                                   : bench_rank(flags.device, flags.round));
+  (all_ranks ? bench_all_ranks : bench_rank)(flags.device, flags.round, json);
   return 0;
 }
 

@@ -6,8 +6,8 @@
 
 #include "client/datasets.h"
 #include "client/load_report.h"
-#include "io/text_file.h"
 #include "load_flags.h"
+#include "output_file.h"
 #include "parse_flags.h"
 #include "text_session.h"
 #include "verbs.h"
@@ -21,9 +21,8 @@ double seconds_since(SteadyTime::time_point start) {
   return std::chrono::duration<double>(SteadyTime::now() - start).count();
 }
 
-void write_result(const std::string& path, const Json& json) {
-  if (path.empty()) return;
-  write_text_file(path, write_json(json, {.indent = 4}) + "\n", "--output-json " + path);
+void write_result(const OutputFile& file, const Json& json) {
+  file.write(write_json(json, {.indent = 4}) + "\n");
 }
 
 // Runs all prompts at once; the number of tokens that came out.
@@ -85,7 +84,7 @@ Json list_of(const std::vector<double>& values) {
   return list;
 }
 
-void report_latency(const std::vector<double>& seconds, const std::string& output_json) {
+void report_latency(const std::vector<double>& seconds, const OutputFile& output_json) {
   const double mean =
       std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(seconds.size());
   std::printf("Avg latency: %.17g seconds\n", mean);
@@ -101,7 +100,7 @@ void report_latency(const std::vector<double>& seconds, const std::string& outpu
 }
 
 void report_throughput(const OfflineRuns& runs, std::int64_t num_requests, std::int64_t input,
-                       const std::string& output_json) {
+                       const OutputFile& output_json) {
   const double seconds = percentile(runs.seconds, 50);
   const std::int64_t output = runs.num_output_tokens;
   const auto rate = [&](std::int64_t count) { return static_cast<double>(count) / seconds; };
@@ -158,10 +157,11 @@ int run_bench_latency(int argc, char** argv) {
   flags.session.sampling.ignore_eos = true;
   engine.enable_prefix_caching = false;
   engine.max_num_seqs = std::max(engine.max_num_seqs, dataset.num_prompts);
+  const OutputFile output_json("--output-json", flags.output_json);
   TextSession session(flags.session);
   const std::vector<BenchPrompt> prompts = load_dataset(dataset, session.tokenizer());
   report_latency(measure(session, flags, encode_all(session, prompts), prompts).seconds,
-                 flags.output_json);
+                 output_json);
   return 0;
 }
 
@@ -176,13 +176,13 @@ int run_bench_throughput(int argc, char** argv) {
   set_lengths(dataset, flags.input_len, flags.output_len);
   dataset.seed = static_cast<std::uint64_t>(flags.session.sampling.seed.value_or(0));
   flags.session.sampling.ignore_eos = true;
+  const OutputFile output_json("--output-json", flags.output_json);
   TextSession session(flags.session);
   const std::vector<BenchPrompt> prompts = load_dataset(dataset, session.tokenizer());
   const auto ids = encode_all(session, prompts);
   std::int64_t input = 0;
   for (const auto& prompt : ids) input += std::ssize(prompt);
-  report_throughput(measure(session, flags, ids, prompts), std::ssize(prompts), input,
-                    flags.output_json);
+  report_throughput(measure(session, flags, ids, prompts), std::ssize(prompts), input, output_json);
   return 0;
 }
 

@@ -7,8 +7,8 @@
 
 #include "client/pareto_plot.h"
 #include "io/json_field.h"
-#include "io/text_file.h"
 #include "load_flags.h"
+#include "output_file.h"
 #include "parse_flags.h"
 #include "verbs.h"
 
@@ -74,10 +74,15 @@ int run_bench_serve(int argc, char** argv) {
   if (const auto code = parse_flags(app, argc, argv)) return *code;
   const double rate = flags.rate();
   LoadTarget target(flags);
+  std::optional<OutputFile> file;
+  if (flags.save_result || flags.save_detailed)
+    file.emplace(target.result_file(rate, flags.max_concurrency));
   const Json result = target.measure(rate, flags.max_concurrency);
   const bool measured = JsonField(result, "result").get<std::int64_t>("completed") > 0;
-  if (measured && (flags.save_result || flags.save_detailed))
-    std::printf("Saved to %s\n", target.save(result, rate, flags.max_concurrency).c_str());
+  if (measured && file) {
+    file->write(write_json(result) + "\n");
+    std::printf("Saved to %s\n", file->path().c_str());
+  }
   return target.num_failed() == 0 ? 0 : 1;
 }
 
@@ -100,22 +105,19 @@ int run_bench_sweep(int argc, char** argv) {
   if (failed)
     throw Error(ErrorKind::kUnavailable,
                 "--output-dir " + folder.string() + ": cannot be made: " + failed.message());
+  const OutputFile json("--output-dir", folder / "results.json"),
+      csv("--output-dir", folder / "results.csv"), svg("--output-dir", folder / "pareto.svg");
   LoadTarget target(flags);
   std::vector<Json> results;
   std::vector<PlotPoint> plot;
   for (const SweepPoint& point : points) {
     results.push_back(target.measure(point.request_rate, point.max_concurrency));
     plot.push_back(plot_point(results.back()));
+    // After every point: a server that ends takes none of what was measured with it.
+    json.write(write_json(Json(Json::Array(results)), {.indent = 1}) + "\n");
+    csv.write(csv_of(results));
+    svg.write(pareto_svg(plot, "tokens/s for one user", "output tokens/s of the server"));
   }
-  Json all = Json::array();
-  for (const Json& result : results) all.push_back(result);
-  const auto write = [&](const char* file, const std::string& text) {
-    const std::string path = (folder / file).string();
-    write_text_file(path, text, path);
-  };
-  write("results.json", write_json(all, {.indent = 1}) + "\n");
-  write("results.csv", csv_of(results));
-  write("pareto.svg", pareto_svg(plot, "tokens/s for one user", "output tokens/s of the server"));
   std::printf("Saved to %s\n", folder.string().c_str());
   return target.num_failed() == 0 ? 0 : 1;
 }

@@ -10,7 +10,6 @@
 #include "engine/model_text.h"
 #include "io/json_field.h"
 #include "io/model_path.h"
-#include "io/text_file.h"
 
 namespace coppice {
 namespace {
@@ -274,8 +273,7 @@ Json LoadTarget::result_json(const LoadReport& report, const ReportOptions& show
   return json;
 }
 
-std::string LoadTarget::save(const Json& result, double request_rate,
-                             std::int64_t max_concurrency) const {
+OutputFile LoadTarget::result_file(double request_rate, std::int64_t max_concurrency) const {
   std::string name = flags_.result_filename;
   if (name.empty()) {
     const std::string base = std::filesystem::path(model_id_).filename().string();
@@ -289,8 +287,7 @@ std::string LoadTarget::save(const Json& result, double request_rate,
     std::filesystem::create_directories(flags_.result_dir, error);
     path = std::filesystem::path(flags_.result_dir) / name;
   }
-  write_text_file(path.string(), write_json(result) + "\n", "--save-result " + path.string());
-  return path.string();
+  return {"--save-result", path.string()};
 }
 
 }  // namespace coppice

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "client/load_report.h"
+#include "output_file.h"
 
 namespace coppice {
 
@@ -45,8 +46,8 @@ class LoadTarget {
 
   // Sends all prompts once; prints vLLM's lines and table; returns its JSON.
   Json measure(double request_rate, std::int64_t max_concurrency);
-  // Where --save-result puts it. The directory is made.
-  std::string save(const Json& result, double request_rate, std::int64_t max_concurrency) const;
+  // Of --save-result. The directory is made.
+  OutputFile result_file(double request_rate, std::int64_t max_concurrency) const;
 
   std::int64_t num_failed() const { return num_failed_; }
 

@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 #include "io/model_path.h"
-#include "io/text_file.h"
 #include "model/load_model.h"
+#include "output_file.h"
 #include "parse_flags.h"
 #include "planner/judge.h"
 #include "planner/plan.h"
@@ -58,10 +58,6 @@ std::int64_t parse_budget(const std::string& text) {
     throw Error(ErrorKind::kInvalidArgument,
                 "--budget: '" + text + "' is neither auto nor a number from 0 to 1024");
   return value;
-}
-
-void write_file(const char* flag, const std::string& path, const std::string& text) {
-  if (!path.empty()) write_text_file(path, text, std::string(flag) + " " + path);
 }
 
 void add_flags(CLI::App& app, PlanFlags& flags) {
@@ -139,9 +135,10 @@ int run_plan(int argc, char** argv) {
   read_drafter(request);
   const RoundTimes times = flags.calibration.empty() ? RoundTimes(KernelTimes::shipped())
                                                      : times_from_file(flags.calibration);
+  const OutputFile json("--json", flags.json), html("--html", flags.html);
   const Plan plan = make_plan(request, times);
-  write_file("--json", flags.json, write_json(plan_as_json(plan), {.indent = 1}) + "\n");
-  write_file("--html", flags.html, plan_as_html(plan));
+  json.write(write_json(plan_as_json(plan), {.indent = 1}) + "\n");
+  html.write(plan_as_html(plan));
   const std::string text = plan_as_text(plan);
   std::fwrite(text.data(), 1, text.size(), stdout);
   return 0;

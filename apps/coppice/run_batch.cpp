@@ -10,6 +10,7 @@
 #include "client/batch_file.h"
 #include "client/http_client.h"
 #include "io/text_file.h"
+#include "output_file.h"
 #include "parse_flags.h"
 #include "serve_flags.h"
 #include "verbs.h"
@@ -92,6 +93,7 @@ int run_batch(int argc, char** argv) {
     throw Error(ErrorKind::kInvalidArgument,
                 extra.front() + ": not together with --url, whose server has its own flags");
   refuse_same_file(flags);
+  OutputFile("", flags.output);  // before a model is loaded
   const std::vector<BatchLine> lines = read_batch(read_all(flags.input), flags.input);
   if (flags.url.empty()) return answer_here(flags, lines, extra);
   std::vector<std::pair<std::string, std::string>> headers;

@@ -52,6 +52,7 @@ class RoundBench {
 
  private:
   void check_points() const;
+  Json report() const;
   void make_networks();
   Json describe_model() const;
   std::vector<RoundPoint> points() const;
@@ -79,6 +80,15 @@ void RoundBench::check_points() const {
         throw Error(
             ErrorKind::kInvalidArgument,
             "--rows " + std::to_string(rows) + ": no multiple of --batch " + std::to_string(batch));
+  // Every repeat settles a token at least.
+  const std::int64_t most = kRoundSlack - options_.repeats;
+  for (const std::int64_t batch : options_.batches)
+    for (const std::int64_t rows : options_.rows)
+      if (rows / batch > most)
+        throw Error(ErrorKind::kInvalidArgument,
+                    "--rows " + std::to_string(rows) + ": a tree has room for " +
+                        std::to_string(most) + " rows of a sequence with --repeats " +
+                        std::to_string(options_.repeats));
 }
 
 void RoundBench::make_networks() {
@@ -209,6 +219,7 @@ void RoundBench::add(const PointBench& point) {
   result["peer_us"] = peer.us > 0 ? Json(peer.us) : Json();
   observer_.line(table_line(result));
   rounds_.push_back(std::move(result));
+  observer_.report(report());
 }
 
 // All points stay open, and every run goes through them in an order and in places of its own: what
@@ -257,12 +268,16 @@ Json RoundBench::run() {
       static_cast<double>(networks_.drafter_bytes) * 1e-9));
   observer_.line(table_head());
   options_.runs > 1 ? interleave() : one_by_one();
+  return report();
+}
+
+Json RoundBench::report() const {
   Json json = describe_run(backend_, meter_, ceiling_, "coppice-bench-round-1", options_.command);
   json["model"] = describe_model();
   json["memory"] = Json::object({{"runtime_bytes", networks_.runtime_bytes},
                                  {"weights_bytes", networks_.weights_bytes},
                                  {"drafter_bytes", networks_.drafter_bytes}});
-  json["rounds"] = std::move(rounds_);
+  json["rounds"] = rounds_;
   return json;
 }
 

@@ -33,13 +33,14 @@ struct RoundBenchOptions {
 };
 
 struct RoundBenchObserver {
-  std::function<void(const std::string&)> progress;  // what happens now
-  std::function<void(const std::string&)> line;      // of the table
+  std::function<void(const std::string&)> progress = [](const std::string&) {};  // what happens now
+  std::function<void(const std::string&)> line = [](const std::string&) {};      // of the table
+  std::function<void(const Json&)> report = [](const Json&) {};  // of the points so far, after each
 };
 
 // `meter` is that of the device behind `backend`. Throws Error(kOutOfMemory) with the numbers
 // before it allocates what does not fit, and Error(kInvalidArgument) for rows that are no multiple
-// of the batch.
+// of the batch, or more than the cache has room for behind the context.
 Json run_round_bench(std::unique_ptr<Backend> backend, DeviceMeter& meter,
                      const RoundBenchOptions& options, const RoundBenchObserver& observer);
 

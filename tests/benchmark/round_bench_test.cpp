@@ -149,5 +149,24 @@ TEST(RoundBenchTest, RowsMustSpreadOverTheBatch) {
   EXPECT_THROW(run({.num_layers = 2, .contexts = {64}, .rows = {3}, .batches = {2}}), Error);
 }
 
+// What is behind the context has room for a tree and for what the repeats settle.
+TEST(RoundBenchTest, MoreRowsThanTheCacheHasRoomForAreRefused) {
+  EXPECT_THROW(run({.num_layers = 2, .contexts = {64}, .rows = {65536}}), Error);
+  EXPECT_THROW(run({.num_layers = 2, .contexts = {64}, .rows = {1, 1000}, .repeats = 1000}), Error);
+}
+
+// A run that ends half way, by a fault or by its user, leaves what it has.
+TEST(RoundBenchTest, EveryPointIsReportedAtOnce) {
+  std::vector<std::size_t> sizes;
+  auto backend = make_backend(kCpu);
+  const auto meter = make_device_meter(*backend, kCpu);
+  const Json whole = run_round_bench(
+      std::move(backend), *meter,
+      {.num_layers = 2, .contexts = {64, 65}, .rows = {1}, .repeats = 1},
+      {.report = [&](const Json& report) { sizes.push_back(report.find("rounds")->size()); }});
+  EXPECT_EQ(sizes, (std::vector<std::size_t>{1, 2}));
+  EXPECT_EQ(whole.find("rounds")->size(), 2u);
+}
+
 }  // namespace
 }  // namespace coppice

@@ -17,6 +17,18 @@ expect() {
   fi
 }
 
+# The same where nothing was done before: what cannot be written is found first, and is all there is.
+expect_first() {
+  local text
+  expect "$@"
+  shift 2
+  text=$(timeout 60 "$coppice" "$@" 2>&1 </dev/null)
+  if [[ $(wc -l <<< "$text") -ne 1 ]]; then
+    echo "coppice $*: did something first: $text"
+    faults=$((faults + 1))
+  fi
+}
+
 expect 4 "no/such/model" generate no/such/model --prompt x
 expect 2 "--ddtree-budget" generate models/tiny-k2 --ddtree-budget many --prompt x
 expect 2 "--stats" generate models/tiny-k2 --prompt x --stats
@@ -95,6 +107,21 @@ for verb in 'bench serve' 'bench sweep'; do
   expect 2 "--extra-body: expected an object" $verb --extra-body '[1]' --port 1
 done
 expect 7 "--output-dir /dev/null/x: cannot be made" bench sweep --output-dir /dev/null/x --port 1
+
+# Results that cannot be written, before the work that they are of.
+mkdir -p "$scratch/sweep/results.csv" "$scratch/results"
+for verb in "bench kernels --check-only" "bench round --tiny --layers 2 --rows 1 --repeats 1" "plan kimi-k2"; do
+  expect_first 7 "--json /dev/null/x: cannot be written" $verb --json /dev/null/x
+  expect_first 7 "--json $scratch/results: cannot be written" $verb --json "$scratch/results"
+done
+expect_first 7 "--html /dev/null/x: cannot be written" plan kimi-k2 --html /dev/null/x
+for verb in 'bench latency' 'bench throughput'; do
+  expect_first 7 "--output-json /dev/null/x: cannot be written" $verb models/tiny-k2 --output-json /dev/null/x
+done
+expect_first 7 "sweep/results.csv: cannot be written" bench sweep --output-dir "$scratch/sweep" --port 1
+echo '{"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "x"}}' > "$scratch/one"
+expect_first 7 "/dev/null/x: cannot be written" run-batch -i "$scratch/one" -o /dev/null/x models/tiny-k2
+ls "$scratch/sweep" | grep -v results.csv && faults=$((faults + 1))  # nothing was left there
 
 for flag in --context --rows --batch; do
   expect 2 "$flag" bench round --tiny $flag -1
