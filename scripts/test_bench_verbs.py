@@ -145,13 +145,16 @@ def main():
     test_offline(binary)
     test_nan(binary)
     server = Serve(binary, str(MODEL), *SPECULATION)
-    with tempfile.TemporaryDirectory() as folder:
-        test_serve(binary, server, folder)
-        test_sweep(binary, server, folder)
-        test_nothing_measured(binary, folder)
-        test_top(binary, server)
-        test_run_batch(binary, server, folder)
-    check(server.stop()[0] == 0, "the server ends well")
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            test_serve(binary, server, folder)
+            test_sweep(binary, server, folder)
+            test_nothing_measured(binary, folder)
+            test_top(binary, server)
+            test_run_batch(binary, server, folder)
+        check(server.stop()[0] == 0, "the server ends well")
+    finally:
+        server.process.kill()  # a failed check leaves no server behind
 
 
 if __name__ == "__main__":
