@@ -10,8 +10,19 @@ namespace coppice {
 // body(rank, runner) on every rank's own thread.
 template <typename Body>
 void RunnerGroup::on_all(const Body& body) {
-  if (threads_ == nullptr) return body(std::int64_t{0}, *runners_.front());
-  threads_->run([&](std::int64_t rank) { body(rank, *runners_[static_cast<std::size_t>(rank)]); });
+  if (threads_ != nullptr)
+    return threads_->run(
+        [&](std::int64_t rank) { body(rank, *runners_[static_cast<std::size_t>(rank)]); });
+  try {
+    body(std::int64_t{0}, *runners_.front());
+  } catch (...) {
+    only_rank_failed_ = true;
+    throw;
+  }
+}
+
+bool RunnerGroup::has_failed() const {
+  return threads_ != nullptr ? threads_->has_failed() : only_rank_failed_;
 }
 
 RunnerGroup::RunnerGroup(const EngineConfig& config, EngineParts parts, std::int64_t max_model_len)
@@ -115,7 +126,7 @@ void RunnerGroup::sync_place(Sequence& sequence) {
 }
 
 void RunnerGroup::vacate(std::int64_t place) {
-  if (threads_ != nullptr && threads_->has_failed()) return;
+  if (has_failed()) return;
   catch_up();
   on_all([&](std::int64_t, ModelRunner& runner) { runner.places().clear_place(place); });
 }

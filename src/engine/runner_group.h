@@ -46,10 +46,12 @@ class RunnerGroup {
  private:
   template <typename Body>
   void on_all(const Body& body);
+  bool has_failed() const;
   void share_masks(std::int64_t rank, std::span<std::int32_t> masks);
   void check_agreement();
 
   std::shared_ptr<RankThreads> threads_;               // null: one rank
+  bool only_rank_failed_ = false;                      // without threads_
   std::vector<std::unique_ptr<ModelRunner>> runners_;  // [rank]
 };
 

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "tests/engine/support/tiny_engine.h"
 #include "tests/io/support/files.h"
+#include "tests/support/lost_backend.h"
 
 namespace coppice {
 namespace {
@@ -257,6 +258,23 @@ TEST(EngineTest, NotFiniteLogitsEndTheirRequestOnly) {
     EXPECT_EQ(engine->metrics().not_finite_in_a_row, 0);
     EXPECT_EQ(engine->metrics().num_kv_blocks_used, 0);
   }
+}
+
+// Requests can leave an engine that has failed, and so can it: a server answers them with the
+// cause.
+TEST(EngineTest, ALostDeviceFailsTheStepAndNothingAfterIt) {
+  std::atomic<bool> lost = false;
+  auto engine = make_tiny_engine({.speculative = tree(8), .wrap_backend = [&](auto inner) {
+                                    return std::make_unique<LostBackend>(std::move(inner), lost);
+                                  }});
+  Finished first, second;
+  const RequestId cancelled = add(*engine, request_for("code_short", 60), first);
+  add(*engine, request_for("chat_code", 60), second);
+  for (int i = 0; i < 4; ++i) engine->step();
+  lost = true;
+  EXPECT_THROW(engine->step(), Error);
+  EXPECT_TRUE(engine->cancel(cancelled));
+  engine.reset();  // with the other one inside
 }
 
 // What a request gains by speculation does not depend on how many came before it, and positions add

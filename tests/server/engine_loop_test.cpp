@@ -5,7 +5,9 @@
 
 #include <future>
 
+#include "tests/engine/support/tiny_engine.h"
 #include "tests/server/support/tiny_server.h"
+#include "tests/support/lost_backend.h"
 
 namespace coppice {
 namespace {
@@ -112,6 +114,28 @@ TEST(EngineLoopLoadingTest, TellsPhaseAndPercentAndRefuses) {
   ASSERT_TRUE(eventually([&] { return loop.status().state == EngineState::kFailed; }));
   EXPECT_EQ(loop.status().failure, "model.safetensors: damaged");
   EXPECT_EQ(status_of([&] { loop.submit(one(seen, 1)); }), 503);
+}
+
+TEST_F(EngineLoopTest, ALostDeviceFailsEveryRequestWithItsCause) {
+  std::atomic<bool> lost = false;
+  EngineLoop loop({.max_num_seqs = 4}, [&](const LoadProgress&) {
+    return testing::make_tiny_engine({.wrap_backend = [&](std::unique_ptr<Backend> inner) {
+      return std::make_unique<testing::LostBackend>(std::move(inner), lost);
+    }});
+  });
+  ASSERT_TRUE(eventually([&] { return loop.status().ready(); }));
+  const auto running = std::make_shared<Seen>(), waiting = std::make_shared<Seen>();
+  for (int i = 0; i < 4; ++i) loop.submit(one(running, 1000));
+  loop.submit(one(waiting, 1000));
+  ASSERT_TRUE(eventually([&] { return running->outputs > 8; }));
+  lost = true;
+  ASSERT_TRUE(eventually([&] { return loop.status().state == EngineState::kFailed; }));
+  ASSERT_TRUE(eventually([&] { return loop.status().in_flight == 0; }));
+  EXPECT_EQ(running->failures, 4);
+  EXPECT_EQ(waiting->failures, 1);
+  EXPECT_EQ(running->status, 500);
+  EXPECT_EQ(loop.status().failure, "device lost");
+  EXPECT_EQ(status_of([&] { loop.submit(one(running, 1)); }), 503);
 }
 
 TEST_F(EngineLoopTest, RefusesMoreThanTheQueueHoldsAndLosesNone) {
