@@ -3,13 +3,15 @@
 
   scripts/report.py               rewrites the table, writes build/report.html and, where Chromium is, build/report.pdf
   scripts/report.py --check       compares README.md with its data; writes nothing
-  scripts/report.py --self-test   a changed number is noticed
+  scripts/report.py --self-test   a changed number is noticed, and a damaged file is named
 
 Numbers come from docs/results/data/*.json where the benchmark wrote JSON, and from the tables of docs/results/*.md elsewhere."""
+import contextlib
 import html
 import json
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,17 +23,33 @@ RESULTS = ROOT / "docs" / "results"
 BEGIN, END = "<!-- measured: written by scripts/report.py -->", "<!-- end of measured -->"
 
 
+@contextlib.contextmanager
+def reading(file):
+    """What is missing or of another kind in a file ends the program with a line that names it."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, OSError, TypeError, ValueError, ZeroDivisionError) as fault:
+        raise SystemExit(f"report: {file}: {type(fault).__name__}: {fault}") from None
+
+
+def load(path):
+    with reading(f"docs/results/data/{path.name}"):
+        return json.loads(path.read_text())
+
+
 def newest(pattern):
     files = sorted((RESULTS / "data").glob(pattern))
     if not files:
         raise SystemExit(f"report: no docs/results/data/{pattern}")
-    return json.loads(files[-1].read_text()), f"docs/results/data/{files[-1].name}"
+    return load(files[-1]), f"docs/results/data/{files[-1].name}"
 
 
 def tables(name):
     """Every table of a page, as rows of cells."""
     found, rows = [], []
-    for line in (RESULTS / name).read_text().splitlines() + [""]:
+    with reading(f"docs/results/{name}"):
+        lines = (RESULTS / name).read_text().splitlines()
+    for line in lines + [""]:
         if line.startswith("|"):
             cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
             if not re.fullmatch(r"[-:| ]+", line.strip()):
@@ -58,15 +76,37 @@ def short(us):
 
 
 def kernel_row(kernels, what, keys, file):
-    cases = {case["key"]: case for case in kernels["cases"]}
-    own = [cases[key] for key in keys]
-    if any(case["wrong"] or not case["us"] for case in own):
-        raise SystemExit(f"report: {what}: a case is wrong or was not timed")
-    peers = [case["peer_us"] for case in own]
-    peer = ""
-    if all(peers):
-        peer = f"{own[0]['peer']}, same run: " + " / ".join(map(short, peers))
-    return [what, " / ".join(short(case["us"]) for case in own) + " us", peer, file]
+    with reading(file):
+        cases = {case["key"]: case for case in kernels["cases"]}
+        own = [cases[key] for key in keys]
+        if any(case["wrong"] or not case["us"] for case in own):
+            raise SystemExit(f"report: {file}: {what}: a case is wrong or was not timed")
+        peers = [case["peer_us"] for case in own]
+        peer = ""
+        if all(peers):
+            peer = f"{own[0]['peer']}, same run: " + " / ".join(map(short, peers))
+        return [what, " / ".join(short(case["us"]) for case in own) + " us", peer, file]
+
+
+def round_rows(rounds, file):
+    with reading(file):
+        whole = {r["rows"]: r["total_us"] for r in rounds["rounds"] if r["context"] == 8192 and r["mode"] == "graph"}
+        rows = [["a whole round of one K2.6 TP-8 rank (61 layers, no all-reduce), 8k context, H200: 1 / 8 / 17 / 64 rows",
+                 " / ".join(f"{whole[n] / 1000:.2f}" for n in (1, 8, 17, 64)) + " ms", "", file]]
+        steps = {r["rows"]: r for r in rounds["rounds"] if r["context"] == 4096 and r["mode"] == "graph" and r.get("peer_us")}
+        if steps.keys() >= {1, 8, 17}:
+            rows.append(["its verify pass, 4k context, H200: 1 / 8 / 17 rows",
+                         " / ".join(f"{steps[n]['stages']['verify'] / 1000:.2f}" for n in (1, 8, 17)) + " ms",
+                         f"{steps[1]['peer']} summed, same run: " + " / ".join(f"{steps[n]['peer_us'] / 1000:.2f}" for n in (1, 8, 17)), file])
+        return rows
+
+
+def planner_row(what, table):
+    file = "docs/results/planner-h200.md"
+    with reading(file):
+        judged = [row for row in tables("planner-h200.md")[table][1:] if not row[1].endswith("c")]
+        worst = max(abs(float(row[4])) for row in judged)
+        return [f"the planner on {len(judged)} rounds {what} that it was not calibrated on", f"within {worst:.1f} % of the measured time", "", file]
 
 
 def readme_rows():
@@ -87,18 +127,8 @@ def readme_rows():
         kernel_row(kernels, "MLA attention, 8 heads, 8k context, H200: 1 / 17 / 33 / 64 rows; with tree paths, FlashMLA without",
                    [f"mla tp8 B=1 L=8192 T={t}" for t in (1, 17, 33, 64)], kernel_file),
     ]
-    whole = {r["rows"]: r["total_us"] for r in rounds["rounds"] if r["context"] == 8192 and r["mode"] == "graph"}
-    rows.append(["a whole round of one K2.6 TP-8 rank (61 layers, no all-reduce), 8k context, H200: 1 / 8 / 17 / 64 rows",
-                 " / ".join(f"{whole[n] / 1000:.2f}" for n in (1, 8, 17, 64)) + " ms", "", round_file])
-    steps = {r["rows"]: r for r in rounds["rounds"] if r["context"] == 4096 and r["mode"] == "graph" and r.get("peer_us")}
-    if steps.keys() >= {1, 8, 17}:
-        rows.append(["its verify pass, 4k context, H200: 1 / 8 / 17 rows", " / ".join(f"{steps[n]['stages']['verify'] / 1000:.2f}" for n in (1, 8, 17)) + " ms",
-                     f"{steps[1]['peer']} summed, same run: " + " / ".join(f"{steps[n]['peer_us'] / 1000:.2f}" for n in (1, 8, 17)), round_file])
-    for what, table in (("of a TP-8 rank", 0), ("of whole layers", 3)):
-        judged = [row for row in tables("planner-h200.md")[table][1:] if not row[1].endswith("c")]
-        worst = max(abs(float(row[4])) for row in judged)
-        rows.append([f"the planner on {len(judged)} rounds {what} that it was not calibrated on", f"within {worst:.1f} % of the measured time", "",
-                     "docs/results/planner-h200.md"])
+    rows += round_rows(rounds, round_file)
+    rows += [planner_row("of a TP-8 rank", 0), planner_row("of whole layers", 3)]
     speeds = [cell("2026-11-29-h200-rounds.md", "mode", [mode], "tokens/s captured") for mode in ("plain", "DFlash chain", "DDTree, budget 16")]
     rows.append(["tiny-k2 on an H200, one stream, plain / chain / tree of 16", " / ".join(speeds) + " tokens/s, identical output", "",
                  "docs/results/2026-11-29-h200-rounds.md"])
@@ -158,8 +188,7 @@ def figure(svg, kind, text):
     return f"<figure>{svg}<figcaption><b class='kind {kind}'>{kind}</b> {html.escape(text)}</figcaption></figure>\n"
 
 
-def kernel_part(path):
-    data = json.loads(path.read_text())
+def kernel_part(path, data):
     cases = [case for case in data["cases"] if case["us"] and not case["wrong"]]
     about = f"{data['device']['name']}, {data['date']}, read ceiling {data['read_gb_per_s']:.0f} GB/s. {path.name}"
     compared = [case for case in cases if case["peer_us"]][:40]
@@ -175,8 +204,7 @@ def kernel_part(path):
     return out + f"<table><tr>{head}</tr>{lines}</table>\n"
 
 
-def round_part(path):
-    data = json.loads(path.read_text())
+def round_part(path, data):
     names = ["draft", "attention", "experts", "dense", "lm_head", "norms", "ranks", "commit"]
     rows, notes = [], []
     for r in data["rounds"]:
@@ -188,8 +216,11 @@ def round_part(path):
 
 
 def planner_part():
-    rows = tables("planner-h200.md")[0]
-    data = [row for row in rows[1:]]
+    with reading("docs/results/planner-h200.md"):
+        return planner_figure(tables("planner-h200.md")[0][1:])
+
+
+def planner_figure(data):
     picture = [(f"{row[0]} cached, {row[1]} rows", [float(row[2]), max(0.0, float(row[3]) - float(row[2]))]) for row in data]
     notes = [f"{row[4]} %" for row in data]
     return "<h2>Planner against measurement</h2>\n" + figure(bars(picture, ["measured", "predicted beyond it"], "ms of a round", notes), "predicted",
@@ -199,14 +230,36 @@ def planner_part():
 def report():
     parts = []
     for path in sorted((RESULTS / "data").glob("*.json")):
-        schema = json.loads(path.read_text()).get("schema")
-        if schema == "coppice-bench-kernels-1":
-            parts.append(kernel_part(path))
-        elif schema == "coppice-bench-round-1":
-            parts.append(round_part(path))
+        data = load(path)
+        with reading(f"docs/results/data/{path.name}"):
+            if data.get("schema") == "coppice-bench-kernels-1":
+                parts.append(kernel_part(path, data))
+            elif data.get("schema") == "coppice-bench-round-1":
+                parts.append(round_part(path, data))
     rows = "".join("<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in row) + "</tr>" for row in readme_rows())
     return (f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Coppice: results</title><style>{STYLE}</style></head><body><h1>Results</h1>"
             f"<table><tr><th>what</th><th>result</th><th>peer</th><th>file</th></tr>{rows}</table>\n" + planner_part() + "".join(parts) + "</body></html>\n")
+
+
+def damage_is_named():
+    """Cuts every file of data in turn, and takes what every one of them holds."""
+    global RESULTS
+    named = True
+    with tempfile.TemporaryDirectory() as folder:
+        whole, RESULTS = RESULTS, pathlib.Path(folder) / "results"
+        shutil.copytree(whole, RESULTS)
+        for path in sorted((RESULTS / "data").glob("*.json")):
+            text = path.read_text()
+            for damage in (text[:len(text) // 2], "[]", '{"schema": "coppice-bench-kernels-1"}', '{"schema": "coppice-bench-round-1", "rounds": [{}]}'):
+                path.write_text(damage)
+                try:
+                    report()
+                    named = False
+                except SystemExit as end:
+                    named = named and path.name in str(end) and "\n" not in str(end)
+            path.write_text(text)
+        RESULTS = whole
+    return named
 
 
 def main():
@@ -216,7 +269,7 @@ def main():
     if "--self-test" in sys.argv:
         digit = re.search(r"\d", text.split(BEGIN)[1]).start() + text.index(BEGIN) + len(BEGIN)
         spoilt = text[:digit] + str((int(text[digit]) + 1) % 10) + text[digit + 1:]
-        return 0 if with_table(spoilt) != spoilt else 1
+        return 0 if with_table(spoilt) != spoilt and damage_is_named() else 1
     if "--check" in sys.argv:
         if wanted == text:
             return 0
@@ -225,10 +278,11 @@ def main():
                 print(f"README.md is not what its data say (scripts/report.py):\n  {here}\n  {now}")
                 break
         return 1
+    page = report()  # before anything is written
     readme.write_text(wanted)
     target = ROOT / "build" / "report.html"
     target.parent.mkdir(exist_ok=True)
-    target.write_text(report())
+    target.write_text(page)
     print(f"README.md and {target.relative_to(ROOT)}")
     return print_pdf(target, target.with_suffix(".pdf"))
 
