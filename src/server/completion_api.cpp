@@ -281,12 +281,14 @@ void completions(const ApiContext& context, const HttpRequest& request,
   CompletionRequest parsed =
       parse_completion_request(body_fields(document), *context.generation.model);
   const CommonRequest common = parsed.common;
+  const bool nothing = common.sampling.max_tokens == 0;
+  if (!nothing) context.generation.loop->require_room(std::ssize(parsed.prompts) * common.n);
   std::vector<GenerationChoice> choices;
   for (const Prompt& prompt : parsed.prompts)
-    for (std::int64_t i = 0; i < common.n; ++i)
+    for (std::int64_t i = 0; i < common.n && !nothing; ++i)
       choices.emplace_back(make_choice(common, prompt.token_ids, i)).grammar = common.grammar;
   const auto client = std::make_shared<CompletionClient>(context, std::move(parsed), responder);
-  if (common.sampling.max_tokens == 0) return answer_nothing(*client);
+  if (nothing) return answer_nothing(*client);
   if (common.stream) expect_events(*responder);
   generate(context.generation, std::move(choices), client, *responder);
 }

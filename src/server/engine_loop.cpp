@@ -72,6 +72,11 @@ void EngineLoop::require_open(std::int64_t count) const {
         429, "the queue is full: " + std::to_string(in_flight_) + " requests wait or run", "", 1);
 }
 
+void EngineLoop::require_room(std::int64_t count) const {
+  const std::lock_guard lock(mutex_);
+  require_open(count);
+}
+
 std::vector<Ticket> EngineLoop::submit(std::vector<Submission> submissions) {
   std::vector<Ticket> tickets;
   {

@@ -77,6 +77,8 @@ class EngineLoop {
   // All of them or none. Throws ApiError 503 (loading, draining, failed) or 429 (queue full), with
   // Retry-After. Faults of a request itself come through on_failure.
   std::vector<Ticket> submit(std::vector<Submission> submissions);
+  // Throws what submit would for so many, before memory is spent on them.
+  void require_room(std::int64_t count) const;
   // Ends requests whose client left; tickets that have ended already are ignored.
   void cancel(std::vector<Ticket> tickets);
 

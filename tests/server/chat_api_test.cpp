@@ -1,5 +1,6 @@
 // The generating endpoints over the shipped model.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <map>
 
@@ -295,6 +296,29 @@ TEST_F(ChatApiTest, ResponsesTruncateWhereAsked) {
                  R"("top_logprobs":0,"truncation":null})")
                 .status,
             200);
+}
+
+// 256 prompts of 1,000 tokens, 128 times each, would be 130 MB of copies.
+TEST_F(ChatApiTest, MoreOutputsThanTheServerHoldsAreRefusedBeforeTheyAreMade) {
+  std::string prompt = "[5", prompts = "[";
+  for (int i = 1; i < 1000; ++i) prompt += ",5";
+  for (int i = 0; i < 256; ++i) prompts += (i == 0 ? "" : ",") + prompt + "]";
+  const auto peak_kb = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss;
+  };
+  const auto ask_for = [&](const std::string& more) {
+    return post("/v1/completions", "{\"prompt\":" + prompts + "]" + more + "}");
+  };
+  EXPECT_EQ(ask_for(",\"max_tokens\":0").status, 200);  // so much a request takes
+  const long before = peak_kb();
+  const Answer answer = ask_for(",\"max_tokens\":1,\"n\":128");
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_NE(answer.body.find("32768 outputs at once"), std::string::npos) << answer.body;
+  if (!testing::kSanitized) {
+    EXPECT_LT(peak_kb() - before, 30'000);
+  }
 }
 
 TEST_F(ChatApiTest, RefusesBadRequestsAndGoesOn) {
