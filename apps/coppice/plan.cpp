@@ -1,5 +1,6 @@
 // coppice plan MODEL_OR_CONFIG --gpu NAME: does it fit, how fast is it, what limits it.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -16,8 +17,10 @@
 namespace coppice {
 namespace {
 
+constexpr std::int64_t kUsualContext = 8192;  // or what the model has
+
 struct PlanFlags {
-  PlanRequest request;
+  PlanRequest request{.contexts = {kUsualContext}};
   std::string gpus = "h200";
   std::string budget = "auto";
   std::string overlap = "0";
@@ -96,12 +99,21 @@ void add_flags(CLI::App& app, PlanFlags& flags) {
       ->check(CLI::Range(0, 1000000));
   app.add_option("--calibration", flags.calibration,
                  "JSON of coppice bench kernels or coppice bench round");
+  app.add_option("--json", flags.json, "write the plan to this file");
+  app.add_option("--html", flags.html, "write a report with figures to this file");
   app.add_option("--judge", flags.judge,
                  "JSON of coppice bench round: calibrate on a part of it, compare with the rest");
   app.add_option("--judge-memory", flags.judge_memory,
                  "JSON of coppice bench round: compare its memory only");
-  app.add_option("--json", flags.json, "write the plan to this file");
-  app.add_option("--html", flags.html, "write a report with figures to this file");
+}
+
+// A report says itself what was measured: nothing that makes a plan has an effect.
+void refuse_beside_judging(const CLI::App& app) {
+  for (const char* judging : {"--judge", "--judge-memory"})
+    for (const CLI::Option* option : app.get_options())
+      if (app.count(judging) > 0 && option->count() > 0 && !option->check_name(judging))
+        throw Error(ErrorKind::kInvalidArgument,
+                    std::string(judging) + ": not together with " + option->get_name());
 }
 
 }  // namespace
@@ -112,6 +124,7 @@ int run_plan(int argc, char** argv) {
                "coppice plan");
   add_flags(app, flags);
   if (const auto code = parse_flags(app, argc, argv)) return *code;
+  refuse_beside_judging(app);
   if (!flags.judge.empty()) {
     const Judgement judgement = judge(flags.judge);
     const std::string text = judgement_as_text(judgement) + "\n" +
@@ -128,10 +141,14 @@ int run_plan(int argc, char** argv) {
     throw Error(ErrorKind::kInvalidArgument,
                 "plan: needs a model (a folder, a config.json, kimi-k2)");
   request.devices = find_devices(flags.gpus);
+  if (!flags.json.empty() && flags.json == flags.html)
+    throw Error(ErrorKind::kInvalidArgument, "--json and --html name one file: " + flags.json);
   request.budget = parse_budget(flags.budget);
   request.expert_overlap = ExpertOverlap::parse(flags.overlap);
   request.kv_dtype = flags.kv_dtype == "fp8" ? DType::kF8E4M3 : DType::kBF16;
   read_target(request);
+  if (app.count("--context") == 0)
+    request.contexts = {std::min(kUsualContext, request.target.max_position_embeddings)};
   read_drafter(request);
   const RoundTimes times = flags.calibration.empty() ? RoundTimes(KernelTimes::shipped())
                                                      : times_from_file(flags.calibration);

@@ -99,14 +99,34 @@ Json number_or_null(double value) {
   return value > 0 ? Json(value) : Json();
 }
 
-bool matches(const std::string& key, const std::string& filter) {
-  std::size_t begin = 0;
-  while (begin <= filter.size()) {
+// The parts of "a,b".
+std::vector<std::string> parts_of(const std::string& filter) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin <= filter.size();) {
     const std::size_t end = std::min(filter.find(',', begin), filter.size());
-    if (key.find(filter.substr(begin, end - begin)) != std::string::npos) return true;
+    parts.push_back(filter.substr(begin, end - begin));
     begin = end + 1;
   }
-  return false;
+  return parts;
+}
+
+// Cases whose names contain a part of the filter, all without one. A part that is in no name is a
+// mistake, and so is an empty one, which is in all.
+void keep_matching(std::vector<KernelCase>& cases, const std::string& filter) {
+  if (filter.empty()) return;
+  const std::vector<std::string> parts = parts_of(filter);
+  const auto has = [](const KernelCase& what, const std::string& part) {
+    return what.key.find(part) != std::string::npos;
+  };
+  for (const std::string& part : parts) {
+    const std::string where = "--filter '" + filter + "': ";
+    if (part.empty()) throw Error(ErrorKind::kInvalidArgument, where + "a part of it is empty");
+    if (std::ranges::none_of(cases, [&](const KernelCase& what) { return has(what, part); }))
+      throw Error(ErrorKind::kInvalidArgument, where + "'" + part + "' matches no case");
+  }
+  std::erase_if(cases, [&](const KernelCase& what) {
+    return std::ranges::none_of(parts, [&](const std::string& part) { return has(what, part); });
+  });
 }
 
 std::string format(const char* text, ...) __attribute__((format(printf, 1, 2)));
@@ -199,9 +219,7 @@ KernelReport run_kernel_bench(Backend& backend, DeviceMeter& meter,
                               const KernelBenchObserver& observer) {
   const bool is_cpu = backend.device() == Device::kCpu;
   std::vector<KernelCase> cases = all_cases(is_cpu);
-  std::erase_if(cases, [&](const KernelCase& what) { return !matches(what.key, options.filter); });
-  if (cases.empty())
-    throw Error(ErrorKind::kInvalidArgument, "--filter '" + options.filter + "': matches no case");
+  keep_matching(cases, options.filter);
   KernelReport report;
   if (!options.check_only) report.ceiling = measure_ceiling(backend, meter);
   report.head =

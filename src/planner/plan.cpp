@@ -57,6 +57,15 @@ void check_budget(const PlanRequest& request) {
                     std::to_string(std::max<std::int64_t>(most, 0)) + " nodes");
 }
 
+// As the engine refuses them.
+void check_contexts(const PlanRequest& request) {
+  const std::int64_t most = request.target.max_position_embeddings;
+  if (largest(request.contexts) > most)
+    throw Error(ErrorKind::kInvalidArgument,
+                "--context " + std::to_string(largest(request.contexts)) +
+                    ": the model's max_position_embeddings is " + std::to_string(most));
+}
+
 class Planner {
  public:
   Planner(const PlanRequest& request, const RoundTimes& times)
@@ -192,6 +201,7 @@ std::string sums_note(const Plan& plan) {
 
 Plan make_plan(const PlanRequest& request, const RoundTimes& times) {
   check_budget(request);
+  check_contexts(request);
   if (request.drafter_config)
     check_fits_target(request.drafter, *request.drafter_config, request.target);
   return Planner(request, times).run();

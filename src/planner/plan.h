@@ -94,7 +94,8 @@ struct Plan {
 };
 
 // Throws Error where the network does not split over num_ranks, for a drafter of another target,
-// and for a budget that needs a drafter or more rows than a step has.
+// for a budget that needs a drafter or more rows than a step has, and for contexts beyond the
+// model's positions.
 Plan make_plan(const PlanRequest& request, const RoundTimes& times);
 
 // Budgets that a plan looks at: none, and those that fill a bucket of one sequence.

@@ -108,6 +108,22 @@ for verb in 'bench serve' 'bench sweep'; do
 done
 expect 7 "--output-dir /dev/null/x: cannot be made" bench sweep --output-dir /dev/null/x --port 1
 
+# Flags that would have no effect, and what no plan or benchmark could be of.
+report=docs/results/data/2026-11-30-h200-planner-tiny.json
+for flags in "--judge $report --json $scratch/plan.json" "--judge-memory $report --batch 2" "kimi-k2 --judge $report" \
+  "--judge $report --judge-memory $report"; do
+  expect 2 "not together with" plan $flags
+done
+expect 2 "name one file" plan kimi-k2 --json "$scratch/plan" --html "$scratch/plan"
+expect 2 "--expert-overlap nan: 0 to 1" plan kimi-k2 --expert-overlap nan
+expect 2 "--context 4097: the model's max_position_embeddings is 4096" plan models/tiny-k2 --context 4097
+if [[ "$("$coppice" plan models/tiny-k2)" != *"context 4096"* ]]; then
+  echo "plan models/tiny-k2: not at the positions that the model has"
+  faults=$((faults + 1))
+fi
+expect 2 "'nosuch' matches no case" bench kernels --check-only --filter silu,nosuch
+expect 2 "a part of it is empty" bench kernels --check-only --filter silu,
+
 # Results that cannot be written, before the work that they are of.
 mkdir -p "$scratch/sweep/results.csv" "$scratch/results"
 for verb in "bench kernels --check-only" "bench round --tiny --layers 2 --rows 1 --repeats 1" "plan kimi-k2"; do
