@@ -1,5 +1,8 @@
 #include "server/structured_request.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "server/json_schema_check.h"
 
 namespace coppice {
@@ -81,10 +84,22 @@ std::optional<GrammarRequest> response_format(const JsonField& format) {
     format.at("type").fail("must be text, json_object, json_schema or structural_tag");
   // Chat nests name and schema under json_schema; Responses has them beside the type.
   const auto nested = format.find("json_schema");
-  const JsonField holder = nested ? *nested : format;
-  const auto schema = holder.find("schema");
-  return schema ? schema_request(*schema) : request_of(Kind::kJsonSchema, "{}", format);
+  if (!nested && !format.has("schema")) format.fail("has neither json_schema nor schema");
+  if (!nested) return schema_request(format.at("schema"));
+  if (const auto schema = nested->find("schema")) return schema_request(*schema);
+  // OpenAI lets the schema be absent, which any JSON fits; not so one by another name.
+  nested->allow_only({"name", "description", "schema", "strict"});
+  return request_of(Kind::kJsonSchema, "{}", format);
 }
+
+// Of vLLM: about its backends.
+constexpr std::string_view kOptionsOfOthers[] = {"backend",
+                                                 "_backend",
+                                                 "_backend_was_auto",
+                                                 "disable_fallback",
+                                                 "disable_any_whitespace",
+                                                 "disable_additional_properties",
+                                                 "whitespace_pattern"};
 
 std::optional<GrammarRequest> structured_outputs(const JsonField& given) {
   std::optional<GrammarRequest> found;
@@ -98,7 +113,9 @@ std::optional<GrammarRequest> structured_outputs(const JsonField& given) {
     if (key == "grammar") asked = grammar_request(value);
     if (key == "structural_tag") asked = structural_tag_request(value);
     if (key == "whitespace_pattern") value.fail("is not supported: white space is the grammar's");
-    if (!asked) continue;  // options of other engines
+    if (!asked && std::ranges::find(kOptionsOfOthers, key) == std::end(kOptionsOfOthers))
+      value.fail("unknown; there are json, json_object, regex, choice, grammar, structural_tag");
+    if (!asked) continue;
     if (found) given.fail("asks for more than one of json, regex, choice, grammar, ...");
     found = std::move(asked);
   }
