@@ -129,7 +129,9 @@ void add_mla(const OpCost& cost, const DeviceSpec& device, CostFeatures& feature
   constexpr double kLateLaunches = 1.5;  // what a block that finds no room before adds
   const double step_us = kStepClocks / device.clock_ghz * 1e-3;
   const double keys_us = kBytesOfStep / device.read_tb_s * 1e-6;  // of a step, alone
-  const double wait_us = std::max(static_cast<double>(schedule.streams) * keys_us - step_us, 0.0);
+  // A multiprocessor brings the keys of one fragment at a time, however many it does in turn.
+  const auto streams = static_cast<double>(std::min(schedule.streams, device.num_sms));
+  const double wait_us = std::max(streams * keys_us - step_us, 0.0);
   features.launches += kLateLaunches * schedule.late;
   features.spread = 0;
   features.steps_us = schedule.chain * step_us + schedule.burst * keys_us;

@@ -118,6 +118,27 @@ TEST(KernelTimesTest, ThePlainAttentionIsAsSlowAsItIs) {
   EXPECT_NEAR(us(8, 4096) / 1351, 1, 0.1);
 }
 
+// Keys of as many sequences as there are multiprocessors come at the same time, and no more: where
+// each does two fragments in turn, the second waits.
+TEST(KernelTimesTest, AttentionGrowsWithSequences) {
+  const KernelTimes& times = KernelTimes::shipped();
+  for (const std::int64_t context : {8192, 32768}) {
+    double before = 0;
+    for (std::int64_t sequences = 4; sequences <= 64; sequences += 4) {
+      OpCost cost = cost_of({.op = "mla_attention",
+                             .rows = sequences,
+                             .outputs = 512,
+                             .inputs = 576,
+                             .heads = 8,
+                             .sequences = sequences,
+                             .context = context});
+      const double us = times.time(cost, times.device(), 1).us();
+      EXPECT_GT(us, 0.98 * before) << sequences << " sequences at " << context;
+      before = us;
+    }
+  }
+}
+
 class TimesFileTest : public ::testing::Test {
  protected:
   std::string write(const std::string& text) {
