@@ -114,7 +114,7 @@ std::optional<ChatTemplate> load_template(const std::string& flag, const std::st
   if (!flag.empty()) {
     if (flag.find_first_of("{\n") != std::string::npos)
       return ChatTemplate(flag, "--chat-template");
-    return ChatTemplate(read_text_file(flag, "--chat-template " + flag), flag);
+    return ChatTemplate::from_file_text(read_text_file(flag, "--chat-template " + flag), flag, {});
   }
   try {
     return load_chat_template(path);

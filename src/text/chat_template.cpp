@@ -9,6 +9,7 @@
 #include "text/jinja_interpreter.h"
 #include "text/jinja_parser.h"
 #include "text/tools_typescript.h"
+#include "text/unicode.h"
 
 namespace coppice {
 namespace {
@@ -135,6 +136,15 @@ ChatTemplate::~ChatTemplate() = default;
 ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
 ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 
+// Almost any text is a template, a pointer to one too, and so are most bytes.
+ChatTemplate ChatTemplate::from_file_text(std::string_view text, const std::string& path,
+                                          Tokens tokens) {
+  std::string other(looks_like(text));
+  if (other.empty() && replace_invalid_utf8(text) != text) other = "bytes that are no UTF-8";
+  if (!other.empty()) throw Error(ErrorKind::kBadFile, path + ": not a template but " + other);
+  return ChatTemplate(text, path, std::move(tokens));
+}
+
 ChatTemplate ChatTemplate::from_folder(const std::string& folder) {
   namespace fs = std::filesystem;
   const fs::path file = fs::path(folder) / "chat_template.jinja";
@@ -150,11 +160,7 @@ ChatTemplate ChatTemplate::from_folder(const std::string& folder) {
                 token_text(config, "pad_token"), token_text(config, "unk_token")};
   if (has_file) {
     const MappedFile text(file);
-    // Almost any text is a template, a pointer to one too.
-    if (const std::string_view other = looks_like(text.text()); !other.empty())
-      throw Error(ErrorKind::kBadFile,
-                  file.string() + ": not a template but " + std::string(other));
-    return ChatTemplate(text.text(), file.string(), std::move(tokens));
+    return from_file_text(text.text(), file.string(), std::move(tokens));
   }
   return ChatTemplate(inline_template(config, folder), config_path.string() + ": chat_template",
                       std::move(tokens));

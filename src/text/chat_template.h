@@ -43,6 +43,9 @@ class ChatTemplate {
   // tokenizer_config.json (a string, or a list with one named "default"). Throws kNotFound.
   static ChatTemplate from_folder(const std::string& folder);
 
+  // The template that a file holds. Throws kBadFile for what is none, beside the constructor's.
+  static ChatTemplate from_file_text(std::string_view text, const std::string& path, Tokens tokens);
+
   // Throws Error(kInvalidArgument) naming the template, the line and the cause.
   MarkedText render(const ChatInput& input) const;
 

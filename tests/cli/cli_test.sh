@@ -144,6 +144,11 @@ for flag in --context --rows --batch; do
   expect 2 "$flag" bench round --tiny $flag 99999999999
 done
 
+printf 'version https://git-lfs.github.com/spec/v1\n' > "$scratch/pointer"
+printf '\377\376' > "$scratch/bytes"
+expect 3 "pointer: not a template but a Git LFS pointer" serve models/tiny-k2 --port 0 --quiet --chat-template "$scratch/pointer"
+expect 3 "bytes: not a template but bytes" serve models/tiny-k2 --port 0 --quiet --chat-template "$scratch/bytes"
+
 # What the server finds while it loads ends it with the fault's own code.
 for fault in "4 --chat-template:/no/such --chat-template /no/such" "3 --chat-template:/tmp --chat-template /tmp" \
   "2 temperature --override-generation-config {\"temperature\":-1}"; do

@@ -55,6 +55,7 @@ TEST(ModelTextFiles, FilesThatAreSomethingElseAreNamed) {
   expect_refused(folder.path() / "tokenizer.json", [&] { Tokenizer::from_folder(folder.path()); });
   expect_refused(folder.path() / "chat_template.jinja",
                  [&] { ChatTemplate::from_folder(folder.path()); });
+  EXPECT_THROW(ChatTemplate::from_file_text("hi \xff\xfe", "file", {}), Error);
 }
 
 // A byte-level vocabulary of the 256 bytes and these added tokens, some of them not "special".
