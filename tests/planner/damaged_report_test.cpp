@@ -80,6 +80,7 @@ class DamagedReportTest : public ::testing::Test {
       request.drafter.clear();
       request.drafter_config.reset();
       request.batches = {1};
+      request.contexts = {64};
       return request;
     }();
     const Plan plan = make_plan(kRequest, times_from_file(path));
