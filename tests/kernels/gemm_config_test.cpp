@@ -59,6 +59,20 @@ TEST(GemmConfig, AWideProductIsOneWave) {
   }
 }
 
+// 7168 outputs are 112 blocks. Where two fit on a multiprocessor some share one while others are
+// idle.
+TEST(GemmConfig, FewLongBlocksTakeAMultiprocessorEach) {
+  const auto alone = [](int tokens, int inputs) {
+    const SkinnyGemmTiles t = skinny_gemm_tiles(tokens, 1, 7168, inputs, kH200);
+    EXPECT_LE(t.head_tiles * t.chunks, kH200.num_sms);
+    return 2 * t.shared_bytes > kH200.max_shared_bytes;
+  };
+  for (const int tokens : {1, 8, 17, 64, 128}) {
+    for (const int inputs : {5376, 8192, 18432, 28672}) EXPECT_TRUE(alone(tokens, inputs));
+  }
+  EXPECT_FALSE(alone(1, 2048));  // short: the next kernel's weights come meanwhile
+}
+
 TEST(GemmConfig, PushedSumsLieBehindTheStages) {
   int pushed = 0;
   for (const Shape& s : kShapes) {

@@ -8,6 +8,7 @@ namespace {
 
 constexpr int kWantedBlocks = 96;  // that keep the memory of the largest GPUs busy
 constexpr int kRowBytes = 2 * kSkinnyStepInputs;
+constexpr int kLongSteps = 64;  // of a segment that takes longer than a launch
 
 int divide_up(int a, int b) {
   return (a + b - 1) / b;
@@ -127,6 +128,10 @@ SkinnyGemmTiles skinny_gemm_tiles(int num_tokens, int num_heads, int outputs, in
   const auto consider = [&](const SkinnyGemmForm& form) {
     const SkinnyGemmTiles t = tiles_of(product, form, device);
     if (t.stages == 0) return;
+    // Launched while the kernels before it hold multiprocessors, few blocks would share some that
+    // have room for two and leave others unused; a long product does not make up for that.
+    const int blocks = num_heads * t.head_tiles * product.segments * t.chunks;
+    if (!form.alone && product.steps >= kLongSteps && blocks <= device.num_sms) return;
     const double cycles = estimated_cycles(product, t, form.alone, device);
     if (best.stages > 0 && cycles >= best.cycles) return;
     best = t;
