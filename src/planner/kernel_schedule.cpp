@@ -339,15 +339,12 @@ ProductTime product_time(std::int64_t rows, std::int64_t num_heads, std::int64_t
   const double tiles_of_sm = waves * together;
   const double sums = outputs_of_tile * tiles.copied_rows / static_cast<double>(segments);
   // Where there are too few blocks for all multiprocessors, several share one if they fit, and
-  // memory is read more slowly (docs/results/planner-h200.md). Tiles of 64 tokens are slow while
-  // the compiler serialises their products (docs/results/gemm-h200.md, "What landed").
-  constexpr double kShared = 0.12, kTall = 0.08, kTallUs = 1.4;
+  // memory is read more slowly (docs/results/planner-h200.md).
+  constexpr double kShared = 0.12;
   const double read_us =
       2 * static_cast<double>(num_heads * outputs * inputs) / device.read_tb_s * 1e-6;
   const bool few = segments == 1 && blocks <= device.num_sms && 2 * blocks > device.num_sms;
-  const bool tall = resident == 1 && tiles.columns == 64 && tiles.warpgroups == 1;
-  const double slower_us =
-      (few && resident > 1 ? kShared * read_us : 0) + (tall ? kTall * read_us + kTallUs : 0);
+  const double slower_us = few && resident > 1 ? kShared * read_us : 0;
   return {.multiply_us = tiles_of_sm * steps * std::max(math_us, copy_us),
           .finish_us =
               exchange_us + slower_us + tiles_of_sm * sums / (kSums * device.clock_ghz) * 1e-3};
