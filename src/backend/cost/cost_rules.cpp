@@ -235,13 +235,12 @@ void CostBackend::mla_rope_and_write_kv(const MlaRopeAndWriteKvArgs& args) {
 }
 
 // One block searches for the cut while its other warps go over the passes of trees, which another
-// kernel takes where there are many tiles; many rows of several sequences are tried on a line as
-// well. As measured alone, 66 plans of 8 and 64 heads (docs/results/planner-h200.md).
+// kernel takes where there are many tiles. As measured alone, 38 plans of 8 and 64 heads
+// (docs/results/planner-h200.md).
 void CostBackend::plan_mla_attention(const PlanMlaAttentionArgs& args) {
-  constexpr double kSingle = 172, kSingleTile = 3.2;  // serial steps
-  constexpr double kFew = 202, kFewTile = 11;
-  constexpr double kMany = 360, kManyTile = 1.7;
-  constexpr double kLine = 120;
+  constexpr double kSingle = 162, kSingleTile = 2;  // serial steps
+  constexpr double kFew = 166, kFewTile = 5.4;
+  constexpr double kMany = 310, kManyTile = 0.5;
   const std::int64_t padded = kernels::mla_padded_heads(static_cast<int>(args.num_heads));
   const auto rows = static_cast<std::int64_t>(live_rows(args.metadata->seq_of_row.shape(0)));
   const std::int64_t batch = std::max<std::int64_t>(scenario_.batch, 1);
@@ -250,7 +249,6 @@ void CostBackend::plan_mla_attention(const PlanMlaAttentionArgs& args) {
   const bool few = rows * padded <= kernels::kMlaFewPlanTiles * kernels::kMlaTileRows;
   double steps = few ? kFew + kFewTile * tiles : kMany + kManyTile * tiles;
   if (rows <= batch) steps = kSingle + kSingleTile * tiles;
-  if (batch > 1 && rows > batch && rows * padded / 8 >= kernels::kMlaManyOctets) steps += kLine;
   count({.op = "plan_mla_attention",
          .rows = args.metadata->seq_of_row.shape(0),
          .sequences = scenario_.batch,
