@@ -113,21 +113,24 @@ TEST(JudgeTest, MemoryIsWithinTwoPercent) {
 TEST(JudgeTest, KernelsAlonePredictRoundsWithinNinePercent) {
   std::vector<std::string> beyond;
   const RoundTimes kernels(KernelTimes::shipped());
-  for (const Judgement* const judgement : {&measured(), &whole_layers()}) {
-    const RoundFile& file = judgement->file;
+  const auto add_beyond = [&](const std::string& name, const Judgement& judgement) {
+    const RoundFile& file = judgement.file;
     NetworkOnPaper network = network_of(file);
     for (const MeasuredRound& round : file.rounds) {
       const Routing routing = measured_routing(round, file.target, /*alone=*/false);
       const RoundTime time =
           kernels.time(count_round(round, network, routing), file.device, 1, /*host_us=*/0);
       if (std::abs(time.total().us() / round.total_us - 1) >= 0.09)
-        beyond.push_back(std::to_string(round.rows) + " rows at " + std::to_string(round.context));
+        beyond.push_back(name + ", " + std::to_string(round.rows) + " rows at " +
+                         std::to_string(round.context));
     }
-  }
-  // Of whole layers: their passes lie 8 to 14 % apart, for some began at the low clocks of the
-  // point before (docs/results/planner-h200.md).
+  };
+  add_beyond("TP-8 rank", measured());
+  add_beyond("whole layers", whole_layers());
+  // Nine and eleven per cent too slow: in a row the products of one token take a sixth less than
+  // alone (docs/results/planner-h200.md).
   EXPECT_EQ(beyond,
-            (std::vector<std::string>{"8 rows at 8192", "17 rows at 8192", "1 rows at 32768"}));
+            (std::vector<std::string>{"TP-8 rank, 1 rows at 1024", "TP-8 rank, 1 rows at 8192"}));
 }
 
 TEST(JudgeTest, AFileWithoutItsCalibrationPointsIsRefused) {
