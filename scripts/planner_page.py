@@ -49,7 +49,7 @@ No number of the model was set with the tables above in view, and none since the
 | 16:14 | b3e3624 | after seven changes with those of 10:05 in view, none since | 30 of 30 | 296 of 298 |
 | 17:10 | 4ba446f | 125dee6, which followed that day's kernels before these rounds were seen | 28 of 30 | 283 of 298 |
 | 17:08, of another job: TP-8 alone, up to 64 rows, 4k too, one pass | 4ba446f | after six changes with those of 17:10 in view | 10 of 10 | 98 of 98 |
-| 20:34 | 2edcbe3 | 943c4b0: since then kernels alone were followed before these rounds were seen. Products of 64 rows lost their own constants with the fault that those described, the plan is as measured alone. Worst total 2.7 %; beyond: commit of 256 rows at 32k of TP-8, -10.3 % of 61.3 us ("Commits", places) | 30 of 30 | 297 of 298 |
+| 20:34 | 2edcbe3 | fce25b3: since then kernels alone were followed before these rounds were seen. Products of 64 rows lost their own constants with the fault that those described, the plan is as measured alone. Worst total 2.7 %; beyond: commit of 256 rows at 32k of TP-8, -10.3 % of 61.3 us ("Commits", places) | 30 of 30 | 297 of 298 |
 | {date}: the tables above | {kernels} | the same; few long blocks have a multiprocessor each since, and the model asks the kernels' own function for tiles | {now} |
 | 20:53, of another job (`docs/results/data/2026-11-30-h200-whole-rounds-tp8.json`): TP-8 alone, up to 64 rows, 4k too, one pass | {kernels} | the same | 10 of 10 | 98 of 98 |
 
