@@ -145,7 +145,7 @@ void PointBench::enqueue(std::size_t slice) {
   }
 }
 
-double PointBench::time(std::size_t slice, int repeats, int warm_ups) {
+double PointBench::time(std::size_t slice, int repeats) {
   const bool is_part = slice < kNumRoundParts;
   if (is_part && launches_[slice] == 0 && backend_.device() != Device::kCpu) return 0;
   const double calls = is_part && launches_[slice] == 1 ? kCallsOfOne : 1;
@@ -159,7 +159,7 @@ double PointBench::time(std::size_t slice, int repeats, int warm_ups) {
                         .variant = 0},
                        [&] { enqueue(slice); });
   };
-  for (int i = 0; i < warm_ups; ++i) once();
+  once();  // captures it first
   if (is_part && alone_ && graph_) repeats = repeats_of_part(repeats, once);
   const bool cold =
       is_part && !networks_.past_cache.empty() && reads_memory(static_cast<RoundPart>(slice));
@@ -224,12 +224,15 @@ double PointBench::time_wall(int rounds) {
 void PointBench::run(int repeats) {
   repeats_ = repeats;
   Run run;
-  // Rounds follow rounds: what parts before them do to power and clocks is over by then.
-  constexpr int kWarmUps = 4;
-  constexpr double kRecoverUs = 40000;
-  int warm_ups = kWarmUps;
-  if (alone_ && graph_) warm_ups += static_cast<int>(kRecoverUs / std::max(time(kWhole, 1), 1.0));
-  run.us[kWhole] = time(kWhole, repeats, std::min(warm_ups, kMostReplays));
+  // Rounds follow rounds: what parts before them do to power and clocks, or an idle device at the
+  // start, is over by then. By the clock: a first round takes long and says nothing of the others.
+  constexpr std::int64_t kRecoverNs = 40'000'000;
+  const SteadyClock clock;
+  const std::int64_t start = clock.now_ns();
+  do {
+    time(kWhole, 2);
+  } while (alone_ && clock.now_ns() - start < kRecoverNs);
+  run.us[kWhole] = time(kWhole, repeats);
   run.wall_us = time_wall(repeats);
   run.us[kVerify] = time(kVerify, repeats);
   for (const RoundPart part : kOrder) {

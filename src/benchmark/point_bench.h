@@ -53,7 +53,7 @@ class PointBench {
   void set_up();
   void enable(std::size_t slice);
   void enqueue(std::size_t slice);
-  double time(std::size_t slice, int repeats, int warm_ups = 1);
+  double time(std::size_t slice, int repeats);
   // As often as it takes a short part to settle and to be worth a median. `once` runs it.
   int repeats_of_part(int repeats, const std::function<void()>& once);
   double time_wall(int rounds);
