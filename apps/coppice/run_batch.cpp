@@ -93,7 +93,7 @@ int run_batch(int argc, char** argv) {
     throw Error(ErrorKind::kInvalidArgument,
                 extra.front() + ": not together with --url, whose server has its own flags");
   refuse_same_file(flags);
-  OutputFile("", flags.output);  // before a model is loaded
+  const OutputFile output("", flags.output);  // refused before a model is loaded
   const std::vector<BatchLine> lines = read_batch(read_all(flags.input), flags.input);
   if (flags.url.empty()) return answer_here(flags, lines, extra);
   std::vector<std::pair<std::string, std::string>> headers;
