@@ -3,6 +3,7 @@
 of docs/bandwidth.md; --check compares."""
 import json
 import pathlib
+import statistics
 import subprocess
 import sys
 
@@ -16,6 +17,7 @@ DATA = ROOT / "docs" / "results" / "data"
 PREFIX = pathlib.Path(newest("*-h200-planner-tp8.json")[1]).name.removesuffix("tp8.json")
 JUDGED = {"tp8": "One TP-8 rank of Kimi K2.6, 61 layers, no all-reduce", "tp1": "Four whole layers (TP1)"}
 KERNELS = "2d08638"  # the commit whose kernels the newest rounds ran
+BUILT = "The rounds of 20:47 ran from the working tree that became that commit seventy seconds later."
 # Rounds of earlier kernels, at another context.
 EARLIER = "2026-11-30-h200-rounds-tp8.json"
 # Rounds of 20:34, of kernels without one block a multiprocessor for long products.
@@ -24,8 +26,9 @@ MEMORY = {"tp8-plain": "a TP-8 rank without a drafter", "tp1-plain": "four whole
 MEMORY_NOTE = """
 `caches and buffers` are those of all points together, `workspaces` those of the kernels, in the pages of two megabytes that the driver hands out, `graphs` the captured rounds: 3100 bytes a launch beyond 5 MB that
 the driver has at hand. Those two numbers were set with the first rounds of 2026-11-30 in view (before: 3600 and none, the graphs of a TP-8 rank 26 % too large); the pages follow from what cudaMalloc does.
+Single lines may be further off than sums: {far}.
 """
-TOTAL_BOUND, STAGE_BOUND = 5.0, 10.0
+TOTAL_BOUND, STAGE_BOUND, MEMORY_BOUND = 5.0, 10.0, 2.0
 
 HEAD = """# Planner against rounds measured on one H200
 
@@ -35,13 +38,16 @@ Written by `scripts/planner_page.py`. Measured: `{command}`, and the same for wh
 Columns after the spread are the stages, each timed alone; the last two are with the experts that the rows of that very point were counted to choose (random weights: trees of 256 rows repeat
 tokens, so that more rows meet at one expert). Spread: half of what lies between the slowest and the fastest pass, per cent of the median.
 
-These rounds are of kernels of commit {kernels}. "Which rounds tested what" says what of the model was set with which rounds in view.
+These rounds are of kernels of commit {kernels}. {built} "Which rounds tested what" says what of the model was set with which rounds in view.
+
+The host's stage is not judged: a round is launched while the one before it runs, and what the host does hides behind that. Of these {count} rounds the time from round to round, by the host's clock, is longer than the device's by {median:.0f} us in the median, by {most:.0f} us at most
+({most_share:.1f} % of that round), and shorter by up to {least:.0f} us.
 """
 
 TESTED = """
 ## Which rounds tested what
 
-No number of the model was set with the tables above in view, and none since they were seen.
+No number of the model was set with the tables above in view, and none since they were seen. The reports of earlier rows are in the history of docs/results/data.
 
 | rounds | kernels | the model | totals within 5 % | stages within 10 % |
 |---|---|---|---|---|
@@ -181,13 +187,29 @@ def shares(counts):
     return f"{totals} of {of_totals} | {stages} of {of_stages}"
 
 
+def beside_device(reports):
+    """What rounds take by the host's clock beside the device's: fields of HEAD."""
+    left = [(r["wall_us"] - r["total_us"], r["total_us"]) for report in reports for r in report["rounds"]]
+    most, total = max(left)
+    return {"count": len(left), "median": statistics.median(us for us, _ in left), "most": most, "most_share": 100 * most / total, "least": -min(left)[0]}
+
+
+def far_lines(memories):
+    """Lines of memory beyond two per cent, of {name: table}."""
+    far = [(abs(float(cells[3])), f"{cells[0]} of {name} {cells[3]} % of {1000 * float(cells[2]):.0f} MB")
+           for name, table in memories.items() for cells in rows_of(table)[1:] if cells[3] != "-"]
+    return "; ".join(text for off, text in sorted(far, reverse=True) if off > MEMORY_BOUND)
+
+
 def page(binary):
-    first = json.loads((DATA / f"{PREFIX}tp8.json").read_text())
+    reports = [json.loads((DATA / f"{PREFIX}{key}.json").read_text()) for key in JUDGED]
+    first = reports[0]
     out = HEAD.format(command=first["command"], runs=first["rounds"][0]["runs"], repeats=first["rounds"][0]["repeats"],
-                      machine=first["device"]["name"], date=first["date"], kernels=KERNELS)
-    readings, tested, before = [], [], []
+                      machine=first["device"]["name"], date=first["date"], kernels=KERNELS, built=BUILT, **beside_device(reports))
+    readings, tested, before, memories = [], [], [], {}
     for key, title in JUDGED.items():
         table, memory, spread = run(binary, "--judge", str(DATA / f"{PREFIX}{key}.json")).strip().split("\n\n")
+        memories["a TP-8 rank" if key == "tp8" else "four whole layers"] = memory
         text, counts = reading(title, table, spread)
         readings.append(text)
         tested.append(counts)
@@ -202,8 +224,9 @@ def page(binary):
     for key, title in MEMORY.items():
         if not (DATA / f"{PREFIX}{key}.json").exists():
             continue
-        out += f"\n{title[0].upper() + title[1:]}:\n\n" + run(binary, "--judge-memory", str(DATA / f"{PREFIX}{key}.json"))
-    out += MEMORY_NOTE
+        memories[title] = run(binary, "--judge-memory", str(DATA / f"{PREFIX}{key}.json"))
+        out += f"\n{title[0].upper() + title[1:]}:\n\n" + memories[title]
+    out += MEMORY_NOTE.format(far=far_lines(memories))
     out += "\n## Reading\n\n" + "\n".join(readings) + "\n"
     out += TESTED.format(now=shares(tested), kernels=KERNELS, date=first["date"])
     return out + "\n".join(text for text, _ in before) + "\n" + MODEL

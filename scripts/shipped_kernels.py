@@ -10,7 +10,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA = ROOT / "docs" / "results" / "data"
 SOURCE = ROOT / "src" / "planner" / "h200_kernels.cpp"
 
-# What no report holds yet, from pages: (fields, us).
+# What no report holds yet, from pages: (fields, us); measured on PAGES_DATE.
+PAGES_DATE = "2026-11-29"
 PAGES = {
     "docs/results/mla-h200.md: attention at 4k, of eight sequences at 1k, of 8 x 64 rows": [
         ({"op": "mla_attention", "rows": batch * tree, "heads": 8, "sequences": batch, "context": context}, us)
@@ -109,7 +110,7 @@ def source(paths):
         if experts:
             f["inputs"] = 7168
         rows.append(f'    {{"{fields["op"]}", {f["rows"]}, {f["outputs"]}, {f["inputs"]}, {f["heads"]}, {f["sequences"]}, {f["context"]}, {experts}, {top_k}, {us:.4g}}},')
-    dates = sorted({date for _, date in used})
+    dates = sorted({date for _, date in used} | ({PAGES_DATE} if pages else set()))
     said = f"{len(rows)} kernels measured alone on one H200, {' and '.join(dates)} (docs/results)"
     made_of = "".join(f"//   docs/results/data/{name}\n" for name, _ in used) + "".join(f"//   {page}\n" for page in pages)
     return f"""// clang-format off

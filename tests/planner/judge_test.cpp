@@ -96,7 +96,7 @@ TEST(JudgeTest, WholeLayersAreWithinFivePercent) {
         << round.measured.rows << " rows, context " << round.measured.context;
 }
 
-// Without captured rounds, whose bytes the driver hands out in pieces of two megabytes.
+// All parts together, captured rounds among them: small parts alone are further off.
 TEST(JudgeTest, MemoryIsWithinTwoPercent) {
   int judged = 0;
   for (const auto& entry :
