@@ -109,14 +109,14 @@ void PointBench::set_up() {
   workspace_bytes_ = grown();
   backend_.start_counting();
   enqueue(kWhole);
-  expert_loads_ = backend_.stop_counting();
+  experts_ = backend_.stop_counting();
   if (point_.budget() >= kLargeTree)
     for (const float value : backend_.draft())
       draft_.push_back(std::round(value * kDraftDigits) / kDraftDigits);
   backend_.start_counting();
   enable(static_cast<std::size_t>(RoundPart::kExperts));
   enqueue(kWhole);
-  expert_loads_alone_ = backend_.stop_counting();
+  experts_alone_ = backend_.stop_counting();
   const std::int64_t rows = round_->rows_used();
   if (rows != point_.rows)
     throw Error(ErrorKind::kUnavailable,
@@ -303,9 +303,10 @@ Json PointBench::result() const {
        {"launches", counts},
        {"kernels_alone_us", alone},
        {"overhead", 1 - alone / total.median},
-       {"distinct_experts", std::reduce(expert_loads_.begin(), expert_loads_.end())},
-       {"expert_loads", as_json(expert_loads_)},
-       {"expert_loads_alone", as_json(expert_loads_alone_)},
+       {"distinct_experts", std::reduce(experts_.loads.begin(), experts_.loads.end())},
+       {"distinct_experts_by_layer", as_json(experts_.distinct)},
+       {"expert_loads", as_json(experts_.loads)},
+       {"expert_loads_alone", as_json(experts_alone_.loads)},
        {"draft_log_probs", as_json(draft_)},
        {"committed_tokens", over_runs([](const Run& run) { return run.committed_tokens; }).median},
        {"cache_and_buffers_bytes", buffers_bytes_},

@@ -70,7 +70,7 @@ class PointBench {
   std::int32_t index_;
   double node_us_ = 0;
   // Of the whole round; of the experts timed alone, where all layers see the last one's rows.
-  std::vector<double> expert_loads_, expert_loads_alone_;
+  ExpertCounts experts_, experts_alone_;
   std::vector<double> draft_;  // log-probabilities of its best tokens, of large trees
   std::int64_t buffers_bytes_ = 0, workspace_bytes_ = 0, graph_bytes_ = 0;
   std::unique_ptr<BenchRound> round_;

@@ -14,14 +14,13 @@ const char* name_of(RoundPart part) {
 
 void RoundTracer::start_counting() {
   counting_ = true;
-  loads_.clear();
-  layers_ = 0;
+  counts_ = {};
 }
 
-std::vector<double> RoundTracer::stop_counting() {
+ExpertCounts RoundTracer::stop_counting() {
   counting_ = false;
-  for (double& count : loads_) count /= static_cast<double>(layers_);
-  return std::move(loads_);
+  for (double& count : counts_.loads) count /= static_cast<double>(counts_.distinct.size());
+  return std::move(counts_);
 }
 
 void RoundTracer::embed(const EmbedArgs& args) {
@@ -62,10 +61,10 @@ void RoundTracer::count_experts(const Tensor& topk_ids) {
     if (id >= 0) ++rows_of_expert[id];
   for (const auto& [expert, rows] : rows_of_expert) {
     const std::size_t bin = (rows - 1) / kBin;
-    if (loads_.size() <= bin) loads_.resize(bin + 1);
-    loads_[bin] += 1;
+    if (counts_.loads.size() <= bin) counts_.loads.resize(bin + 1);
+    counts_.loads[bin] += 1;
   }
-  ++layers_;
+  counts_.distinct.push_back(static_cast<double>(rows_of_expert.size()));
 }
 void RoundTracer::moe_experts(const MoeExpertsArgs& args) {
   if (takes(RoundPart::kExperts)) inner_->moe_experts(args);

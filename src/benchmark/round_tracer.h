@@ -31,6 +31,12 @@ constexpr bool is_verify(RoundPart part) {
   return part >= RoundPart::kAttention && part <= RoundPart::kSampling;
 }
 
+// What the routed layers of the verify passes chose.
+struct ExpertCounts {
+  std::vector<double> loads;     // experts with 1 to 8 rows, 9 to 16 rows and so on, a mean a layer
+  std::vector<double> distinct;  // experts with any row, of each layer in turn
+};
+
 class RoundTracer final : public ForwardingBackend {
  public:
   // vocab_size tells the lm_head from other projections.
@@ -46,10 +52,9 @@ class RoundTracer final : public ForwardingBackend {
     for (std::size_t i = 0; i < kNumRoundParts; ++i) enabled_[i] = wanted(RoundPart(i));
   }
 
-  // While counting, every choice of experts is read back: how many experts had 1 to 8 rows, 9 to 16
-  // rows and so on, a mean over the routed layers of the verify passes since.
+  // While counting, every choice of experts is read back.
   void start_counting();
-  std::vector<double> stop_counting();
+  ExpertCounts stop_counting();
   // Of the first sequence's last draft while counting: the log-probabilities of its best tokens,
   // [depth, k]. What a tree takes follows from them.
   const std::vector<float>& draft() const { return draft_; }
@@ -101,9 +106,8 @@ class RoundTracer final : public ForwardingBackend {
   Stage stage_ = Stage::kDraft;
   std::array<bool, kNumRoundParts> enabled_{};
   bool counting_ = false;
-  std::vector<double> loads_;
+  ExpertCounts counts_;
   std::vector<float> draft_;
-  std::int64_t layers_ = 0;
 };
 
 }  // namespace coppice

@@ -58,6 +58,43 @@ TEST(RoundBenchTest, EveryPartIsTimed) {
   }
 }
 
+// A router whose choice is known: in the first of two routed layers all rows choose the same four
+// experts, in the second each row has four of its own.
+class KnownRouter final : public ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+  void moe_block(const MoeBlockArgs& args) override { Backend::moe_block(args); }  // its steps
+  void moe_route(const MoeRouteArgs& args) override {
+    ForwardingBackend::moe_route(args);
+    const std::int64_t top_k = args.topk_ids.shape(1);
+    for (std::int64_t t = 0; t < args.topk_ids.shape(0); ++t)
+      for (std::int64_t k = 0; k < top_k; ++k)
+        args.topk_ids.row<std::int32_t>(t)[k] =
+            static_cast<std::int32_t>(second_ ? t * top_k + k : k);
+    second_ = !second_;
+  }
+
+ private:
+  bool second_ = false;
+};
+
+TEST(RoundBenchTest, ExpertsAreCountedLayerByLayer) {
+  auto backend = std::make_unique<KnownRouter>(make_backend(kCpu));
+  const auto meter = make_device_meter(*backend, kCpu);
+  const Json report = run_round_bench(
+      std::move(backend), *meter, {.num_layers = 3, .contexts = {70}, .rows = {2, 8}, .repeats = 1},
+      {.progress = [](const std::string&) {}, .line = [](const std::string&) {}});
+  const auto& rounds = report.find("rounds")->as_array();
+  for (std::size_t i = 0; i < 2; ++i) {
+    const double own = 4 * rounds[i].find("rows")->as_double();
+    const Json& layers = *rounds[i].find("distinct_experts_by_layer");
+    ASSERT_EQ(layers.size(), 2u);
+    EXPECT_EQ(layers.as_array()[0].as_double(), 4);
+    EXPECT_EQ(layers.as_array()[1].as_double(), own);
+    EXPECT_EQ(rounds[i].find("distinct_experts")->as_double(), (4 + own) / 2);
+  }
+}
+
 // Peers' kernels summed over a step stand beside the point of the same network, context and rows.
 TEST(RoundBenchTest, AStepHasItsPeers) {
   const Json peers = parse_json(
