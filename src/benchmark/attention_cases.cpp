@@ -1,11 +1,11 @@
-// Multi-head latent attention over a paged cache: decoding and tree verification.
+// Multi-head latent attention over a paged cache: decoding, tree verification and prompts.
 #include <algorithm>
 #include <cmath>
 
 #include "base/half.h"
 #include "base/random_values.h"
 #include "base/thread_pool.h"
-#include "benchmark/kernel_case.h"
+#include "benchmark/attention_rows.h"
 
 namespace coppice {
 namespace {
@@ -14,24 +14,10 @@ constexpr std::uint64_t kCacheSeed = 11, kLatentSeed = 12, kRopeSeed = 13;
 
 struct AttentionShape {
   std::int64_t num_heads, rank, rope;
-  std::int64_t batch, context, tree;  // `tree` rows of every sequence
+  AttentionRows at;
 
-  std::int64_t blocks() const { return (context + tree) / kBlockSize + 1; }  // of a sequence
-  std::int64_t rows() const { return batch * tree; }
-  std::int64_t max_path() const { return 16; }
   float scale() const { return 1 / std::sqrt(static_cast<float>(3 * rope)); }
 };
-
-// Slots of row `row` of a tree in which node i hangs below (i - 1) / 2: itself last.
-std::vector<std::int32_t> path_of(const AttentionShape& s, std::int64_t row) {
-  std::vector<std::int32_t> path;
-  for (std::int64_t node = row % s.tree;; node = (node - 1) / 2) {
-    // Sequence b owns blocks b * blocks .. in order: position p lies at slot first + p.
-    const std::int64_t first = row / s.tree * s.blocks() * kBlockSize;
-    path.insert(path.begin(), static_cast<std::int32_t>(first + s.context + node));
-    if (node == 0) return path;
-  }
-}
 
 struct Attention {
   AttentionMetadata metadata;
@@ -39,40 +25,19 @@ struct Attention {
   std::vector<Tensor> caches;
 };
 
-AttentionMetadata metadata_of(BenchSide& side, const AttentionShape& s) {
-  std::vector<std::int32_t> seqs, kv_len, path_len, path, tables;
-  for (std::int64_t row = 0; row < s.rows(); ++row) {
-    const auto own = path_of(s, row);
-    seqs.push_back(static_cast<std::int32_t>(row / s.tree));
-    kv_len.push_back(static_cast<std::int32_t>(s.context));
-    path_len.push_back(static_cast<std::int32_t>(own.size()));
-    path.insert(path.end(), own.begin(), own.end());
-    path.resize(static_cast<std::size_t>((row + 1) * s.max_path()), -1);
-  }
-  for (std::int64_t block = 0; block < s.batch * s.blocks(); ++block)
-    tables.push_back(static_cast<std::int32_t>(block));
-  return {.seq_of_row = side.ints({s.rows()}, seqs),
-          .kv_len = side.ints({s.rows()}, kv_len),
-          .path_len = side.ints({s.rows()}, path_len),
-          .path = side.ints({s.rows(), s.max_path()}, path),
-          .block_tables = side.ints({s.batch, s.blocks()}, tables),
-          .max_kv_len = s.context + s.tree,
-          .provenance = Provenance::kDecided};
-}
-
 BuiltCase build(BenchSide& side, const AttentionShape& s) {
   auto a = std::make_shared<Attention>();
-  a->metadata = metadata_of(side, s);
-  const std::int64_t width = s.rank + s.rope, num_blocks = s.batch * s.blocks();
-  const double cache_bytes = static_cast<double>(s.batch * (s.context + s.tree) * width) *
+  a->metadata = s.at.metadata(side);
+  const std::int64_t width = s.rank + s.rope, num_blocks = s.at.batch * s.at.blocks();
+  const double cache_bytes = static_cast<double>(s.at.batch * (s.at.context + s.at.count) * width) *
                              static_cast<double>(size_of(side.backend().kv_dtype()));
   const std::int64_t copies = copies_past_cache(side, cache_bytes);
   for (std::int64_t i = 0; i < copies; ++i)
     a->caches.push_back(
         side.kv({num_blocks, kBlockSize, width}, kCacheSeed + 100 * static_cast<std::uint64_t>(i)));
-  a->q_lat = side.act({s.rows(), s.num_heads, s.rank}, kLatentSeed);
-  a->q_pe = side.act({s.rows(), s.num_heads, s.rope}, kRopeSeed);
-  a->out = side.zeros(side.backend().activation_dtype(), {s.rows(), s.num_heads, s.rank});
+  a->q_lat = side.act({s.at.total(), s.num_heads, s.rank}, kLatentSeed);
+  a->q_pe = side.act({s.at.total(), s.num_heads, s.rope}, kRopeSeed);
+  a->out = side.zeros(side.backend().activation_dtype(), {s.at.total(), s.num_heads, s.rank});
   Backend& backend = side.backend();
   // The plan is made once a step for all layers: it is timed on its own.
   backend.plan_mla_attention({.metadata = &a->metadata,
@@ -80,7 +45,7 @@ BuiltCase build(BenchSide& side, const AttentionShape& s) {
                               .kv_lora_rank = s.rank,
                               .qk_rope_head_dim = s.rope});
   backend.synchronize();
-  const auto pairs = static_cast<double>(s.rows() * s.num_heads);
+  const auto pairs = static_cast<double>(s.at.total() * s.num_heads);
   return {.num_copies = copies,
           .run =
               [a, s, &backend](std::int64_t i) {
@@ -93,7 +58,7 @@ BuiltCase build(BenchSide& side, const AttentionShape& s) {
               },
           .outputs = {a->q_lat, a->q_pe, a->out},
           .bytes = cache_bytes + pairs * static_cast<double>(2 * s.rank + s.rope) * 2,
-          .flops = 2 * pairs * static_cast<double>(s.context * (2 * s.rank + s.rope)),
+          .flops = 2 * pairs * s.at.mean_keys() * static_cast<double>(2 * s.rank + s.rope),
           .keep = a};
 }
 
@@ -129,10 +94,7 @@ void attend(const AttentionShape& s, const std::vector<std::int64_t>& slots, std
 // One row's given heads over all its keys, in pieces.
 std::vector<double> attend(const AttentionShape& s, std::int64_t row, const float* lat,
                            const float* pe, const std::vector<std::int64_t>& heads) {
-  std::vector<std::int64_t> slots;
-  const std::int64_t first = row / s.tree * s.blocks() * kBlockSize;
-  for (std::int64_t i = 0; i < s.context; ++i) slots.push_back(first + i);
-  for (const std::int32_t slot : path_of(s, row)) slots.push_back(slot);
+  const std::vector<std::int64_t> slots = s.at.slots(row);
   constexpr std::int64_t kPieces = 64;
   const std::size_t size = heads.size() * static_cast<std::size_t>(s.rank);
   std::vector<double> sums(kPieces * size, 0), totals(kPieces * heads.size(), 0);
@@ -157,7 +119,7 @@ std::vector<double> attend(const AttentionShape& s, std::int64_t row, const floa
 
 double sampled_error(BenchSide& side, const BuiltCase& built, const AttentionShape& s) {
   double worst = 0;
-  for (const std::int64_t row : {std::int64_t{0}, s.rows() - 1}) {
+  for (const std::int64_t row : {std::int64_t{0}, s.at.total() - 1}) {
     const auto lat = side.read(built.outputs[0].rows(row, 1));
     const auto pe = side.read(built.outputs[1].rows(row, 1));
     const auto out = side.read(built.outputs[2].rows(row, 1));
@@ -173,7 +135,7 @@ double sampled_error(BenchSide& side, const BuiltCase& built, const AttentionSha
 
 // The step's plan alone.
 BuiltCase build_plan(BenchSide& side, const AttentionShape& s) {
-  auto metadata = std::make_shared<AttentionMetadata>(metadata_of(side, s));
+  auto metadata = std::make_shared<AttentionMetadata>(s.at.metadata(side));
   Backend& backend = side.backend();
   return {.num_copies = 1,
           .run =
@@ -192,16 +154,16 @@ void add_attention_cases(std::vector<KernelCase>& cases, const NetworkShape& n) 
   const auto shape_json = [&n](const AttentionShape& s) {
     return Json::object({{"network", n.name},
                          {"num_heads", s.num_heads},
-                         {"batch", s.batch},
-                         {"context", s.context},
-                         {"tree", s.tree}});
+                         {"batch", s.at.batch},
+                         {"context", s.at.context},
+                         {"tree", s.at.count}});
   };
   const auto name = [&n](const AttentionShape& s) {
-    return n.name + " B=" + std::to_string(s.batch) + " L=" + std::to_string(s.context) +
-           " T=" + std::to_string(s.tree);
+    return n.name + " B=" + std::to_string(s.at.batch) + " L=" + std::to_string(s.at.context) +
+           " T=" + std::to_string(s.at.count);
   };
   const auto add = [&](std::int64_t batch, std::int64_t context, std::int64_t tree) {
-    const AttentionShape s = {n.num_heads, n.kv_lora_rank, n.rope_dim, batch, context, tree};
+    const AttentionShape s = {n.num_heads, n.kv_lora_rank, n.rope_dim, {batch, context, tree}};
     cases.push_back(
         {.key = "mla " + name(s),
          .kernel = "mla_attention",
@@ -211,8 +173,25 @@ void add_attention_cases(std::vector<KernelCase>& cases, const NetworkShape& n) 
          .error = [s](BenchSide& side,
                       const BuiltCase& built) { return sampled_error(side, built, s); }});
   };
+  const auto add_prompt = [&](std::int64_t context, std::int64_t rows) {
+    const AttentionShape s = {
+        n.num_heads, n.kv_lora_rank, n.rope_dim, {1, context, rows, AttentionRows::Kind::kPrompt}};
+    cases.push_back(
+        {.key = "mla prompt " + n.name + " L=" + std::to_string(context) +
+                " M=" + std::to_string(rows),
+         .kernel = "mla_attention of prompts",
+         .shape = Json::object({{"network", n.name},
+                                {"num_heads", s.num_heads},
+                                {"context", context},
+                                {"rows", rows}}),
+         .bound = 1e-2,
+         .build = [s](BenchSide& side) { return build(side, s); },
+         .error = [s](BenchSide& side,
+                      const BuiltCase& built) { return sampled_error(side, built, s); }});
+  };
   if (n.name == "tiny") {
     for (const std::int64_t tree : {1, 17, 65}) add(1, 1024, tree);
+    add_prompt(512, 128);
     return;
   }
   const std::vector<std::int64_t> trees = n.name == "tp8" ? std::vector<std::int64_t>{1, 17, 33, 64}
@@ -221,10 +200,13 @@ void add_attention_cases(std::vector<KernelCase>& cases, const NetworkShape& n) 
     for (const std::int64_t tree : trees) add(1, context, tree);
   for (const std::int64_t context : {8192, 32768, 131072})
     for (const std::int64_t tree : {1, 17}) add(8, context, tree);
+  add_prompt(8192, 2048);
   if (n.name != "tp8") return;
+  add_prompt(0, 2048);
+  add_prompt(8192, 512);
   for (const std::int64_t tree : {1, 17}) add(1, 262144, tree);  // K2.6's longest context
   for (const std::int64_t batch : {1, 8}) {
-    const AttentionShape s = {n.num_heads, n.kv_lora_rank, n.rope_dim, batch, 8192, 17};
+    const AttentionShape s = {n.num_heads, n.kv_lora_rank, n.rope_dim, {batch, 8192, 17}};
     // Its output shows in the attention that follows: no check of its own.
     cases.push_back({.key = "mla plan " + name(s),
                      .kernel = "plan_mla_attention",

@@ -36,6 +36,8 @@ struct AttentionLayer {
   Tensor cache;
 };
 
+constexpr std::uint64_t kLayerSeed = 1000;
+
 struct AttentionBlock {
   BlockShape s;
   std::deque<AttentionLayer> layers;
@@ -43,6 +45,21 @@ struct AttentionBlock {
   Tensor residual, delta, input_norm, q_norm, kv_norm, cos_sin, positions, slots;
   Tensor x, qkv_a, c_q, q, q_lat, o_lat, o, out;
 
+  MlaQueriesArgs queries(const AttentionLayer& layer) const {
+    return {.qkv_a = qkv_a,
+            .q_norm = q_norm,
+            .kv_norm = kv_norm,
+            .eps = 1e-5f,
+            .q_b = &layer.q_b,
+            .k_absorbed = &layer.k_absorbed,
+            .cos_sin = cos_sin,
+            .positions = positions,
+            .slots = slots,
+            .cache = layer.cache,
+            .c_q = c_q,
+            .q = q,
+            .q_lat = q_lat};
+  }
   void run(Backend& backend, const AttentionLayer& layer) const;
 };
 
@@ -52,22 +69,9 @@ void AttentionBlock::run(Backend& backend, const AttentionLayer& layer) const {
   backend.add_rms_norm(
       {.residual = residual, .delta = delta, .weight = input_norm, .eps = 1e-5f, .out = x});
   backend.linear({.x = x, .weight = &layer.qkv_a, .out = qkv_a});
-  const MlaQueriesArgs queries = {.qkv_a = qkv_a,
-                                  .q_norm = q_norm,
-                                  .kv_norm = kv_norm,
-                                  .eps = 1e-5f,
-                                  .q_b = &layer.q_b,
-                                  .k_absorbed = &layer.k_absorbed,
-                                  .cos_sin = cos_sin,
-                                  .positions = positions,
-                                  .slots = slots,
-                                  .cache = layer.cache,
-                                  .c_q = c_q,
-                                  .q = q,
-                                  .q_lat = q_lat};
-  backend.mla_queries(queries);
+  backend.mla_queries(queries(layer));
   backend.mla_attention({.q_lat = q_lat,
-                         .q_pe = queries.q_pe(),
+                         .q_pe = queries(layer).q_pe(),
                          .cache = layer.cache,
                          .metadata = &metadata,
                          .scale = 1 / std::sqrt(static_cast<float>(n.nope_dim + n.rope_dim)),
@@ -112,7 +116,8 @@ AttentionMetadata chain(BenchSide& side, const BlockShape& s) {
           .provenance = Provenance::kDecided};
 }
 
-BuiltCase build_attention(BenchSide& side, const BlockShape& s) {
+// With one layer.
+std::shared_ptr<AttentionBlock> make_attention_block(BenchSide& side, const BlockShape& s) {
   const NetworkShape& n = s.network;
   const DType act = side.backend().activation_dtype();
   const std::int64_t T = s.rows, h = n.num_heads, width = n.kv_lora_rank + n.rope_dim;
@@ -137,16 +142,57 @@ BuiltCase build_attention(BenchSide& side, const BlockShape& s) {
   block->o_lat = side.zeros(act, {T, h, n.kv_lora_rank});
   block->o = side.zeros(act, {T, h * n.v_head_dim});
   block->out = side.zeros(act, {T, n.hidden_size});
-  block->layers.push_back(make_attention_layer(side, s, 1000));
+  block->layers.push_back(make_attention_layer(side, s, kLayerSeed));
+  return block;
+}
+
+void add_layers(BenchSide& side, AttentionBlock& block, std::int64_t count) {
+  while (std::ssize(block.layers) < count)
+    block.layers.push_back(
+        make_attention_layer(side, block.s, kLayerSeed + 10 * block.layers.size()));
+}
+
+// From the first projection to what attention reads.
+BuiltCase build_queries(BenchSide& side, const BlockShape& s) {
+  const NetworkShape& n = s.network;
+  const auto block = make_attention_block(side, s);
+  block->qkv_a = side.act({s.rows, n.q_lora_rank + n.kv_lora_rank + n.rope_dim}, 27);
+  const AttentionLayer& first = block->layers[0];
+  const MlaQueriesArgs queries = block->queries(first);
+  const auto between =
+      static_cast<double>(queries.qkv_a.num_elements() + queries.q_pe().num_elements() +
+                          queries.q_lat.num_elements() + queries.kv_a().num_elements());
+  const double bytes = weight_bytes(first.q_b) + weight_bytes(first.k_absorbed) + 2 * between;
+  const std::int64_t copies = copies_past_cache(side, bytes);
+  add_layers(side, *block, copies);
+  Backend& backend = side.backend();
+  const Tensor written = first.cache.rows(s.context / kBlockSize, 1)
+                             .reshape({kBlockSize, n.kv_lora_rank + n.rope_dim});
+  return {
+      .num_copies = copies,
+      .run =
+          [block, &backend](std::int64_t i) {
+            backend.mla_queries(block->queries(block->layers[static_cast<std::size_t>(i)]));
+          },
+      .outputs = {queries.q_lat,
+                  queries.q.columns(n.num_heads * n.nope_dim, n.num_heads * n.rope_dim), written},
+      .bytes = bytes,
+      .flops =
+          static_cast<double>(s.rows) * (weight_bytes(first.q_b) + weight_bytes(first.k_absorbed)),
+      .keep = block};
+}
+
+BuiltCase build_attention(BenchSide& side, const BlockShape& s) {
+  const NetworkShape& n = s.network;
+  const std::int64_t T = s.rows, h = n.num_heads, width = n.kv_lora_rank + n.rope_dim;
+  const auto block = make_attention_block(side, s);
   const AttentionLayer& first = block->layers[0];
   const double bytes = weight_bytes(first.qkv_a) + weight_bytes(first.q_b) +
                        weight_bytes(first.k_absorbed) + weight_bytes(first.v_absorbed) +
                        weight_bytes(first.o_proj) +
                        static_cast<double>((s.context + T) * width * 2);
   const std::int64_t copies = copies_past_cache(side, bytes);
-  for (std::int64_t i = 1; i < copies; ++i)
-    block->layers.push_back(
-        make_attention_layer(side, s, 1000 + 10 * static_cast<std::uint64_t>(i)));
+  add_layers(side, *block, copies);
   Backend& backend = side.backend();
   backend.plan_mla_attention({.metadata = &block->metadata,
                               .num_heads = h,
@@ -262,6 +308,13 @@ void add_block_cases(std::vector<KernelCase>& cases, const NetworkShape& n) {
          .build = [n, rows, context](BenchSide& side) {
            return build_attention(side, {n, rows, context});
          }});
+  for (const std::int64_t rows : {1, 8, 17})
+    cases.push_back({.key = "mla_queries " + n.name + " M=" + std::to_string(rows),
+                     .kernel = "mla_queries",
+                     .shape = Json::object({{"network", n.name}, {"rows", rows}}),
+                     .build = [n, rows, context](BenchSide& side) {
+                       return build_queries(side, {n, rows, context});
+                     }});
   for (const std::int64_t rows : {1, 8, 17})
     cases.push_back({.key = "ffn block " + n.name + " M=" + std::to_string(rows),
                      .kernel = "ffn block",

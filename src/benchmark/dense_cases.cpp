@@ -15,6 +15,9 @@ struct Product {
   std::int64_t outputs, inputs;  // of one head
   std::int64_t num_heads = 1;    // above 1: head_linear
   bool f32_out = false;
+  Provenance provenance = Provenance::kDecided;
+
+  bool is_prompt() const { return provenance == Provenance::kPrompt; }
 };
 
 float weight_amplitude(std::int64_t inputs) {
@@ -36,14 +39,18 @@ BuiltCase build(BenchSide& side, const Product& p, std::int64_t rows) {
   Backend& backend = side.backend();
   BuiltCase built = {.num_copies = copies, .run = {}, .outputs = {x, out}};
   if (p.num_heads == 1)
-    built.run = [&backend, weights, x, out](std::int64_t i) {
-      backend.linear({.x = x, .weight = &(*weights)[static_cast<std::size_t>(i)], .out = out});
+    built.run = [&backend, weights, x, out, p](std::int64_t i) {
+      backend.linear({.x = x,
+                      .weight = &(*weights)[static_cast<std::size_t>(i)],
+                      .out = out,
+                      .provenance = p.provenance});
     };
   else
     built.run = [&backend, weights, x, out, p, rows](std::int64_t i) {
       backend.head_linear({.x = x.reshape({rows, p.num_heads, p.inputs}),
                            .weight = &(*weights)[static_cast<std::size_t>(i)],
-                           .out = out.reshape({rows, p.num_heads, p.outputs})});
+                           .out = out.reshape({rows, p.num_heads, p.outputs}),
+                           .provenance = p.provenance});
     };
   built.bytes = weight_bytes + static_cast<double>(x.num_bytes() + out.num_bytes());
   built.flops = 2.0 * static_cast<double>(rows * outputs * p.inputs);
@@ -79,8 +86,10 @@ void add(std::vector<KernelCase>& cases, const NetworkShape& network, const Prod
          std::initializer_list<std::int64_t> row_counts) {
   for (const std::int64_t rows : row_counts)
     cases.push_back(
-        {.key = product.name + " " + network.name + " M=" + std::to_string(rows),
-         .kernel = product.num_heads == 1 ? "linear" : "head_linear",
+        {.key = product.name + (product.is_prompt() ? " prompt " : " ") + network.name +
+                " M=" + std::to_string(rows),
+         .kernel = std::string(product.num_heads == 1 ? "linear" : "head_linear") +
+                   (product.is_prompt() ? " of prompts" : ""),
          .shape = Json::object({{"network", network.name},
                                 {"rows", rows},
                                 {"outputs", product.outputs},
@@ -109,6 +118,12 @@ void add_dense_cases(std::vector<KernelCase>& cases, const NetworkShape& n) {
   add(cases, n, {"mlp_gate_up", 2 * n.intermediate_size, n.hidden_size}, {1, 17, 64});
   add(cases, n, {"mlp_down", n.hidden_size, n.intermediate_size}, {1, 17, 64});
   add(cases, n, {"lm_head", n.vocab_size, n.hidden_size, 1, true}, rows);
+  // By cuBLASLt on a GPU.
+  const Product prompt = {"qkv_a",       n.q_lora_rank + n.kv_lora_rank + n.rope_dim,
+                          n.hidden_size, 1,
+                          false,         Provenance::kPrompt};
+  if (n.name == "tp8") add(cases, n, prompt, {2048, 8192});
+  if (n.name == "tiny") add(cases, n, prompt, {256});
 }
 
 }  // namespace coppice

@@ -23,6 +23,7 @@ std::vector<KernelCase> all_cases(bool small) {
     add_dense_cases(cases, network);
     add_row_cases(cases, network);
   }
+  add_gqa_cases(cases, networks[0]);
   add_round_cases(cases, networks[0]);
   return cases;
 }

@@ -74,6 +74,19 @@ Tensor BenchSide::floats(std::initializer_list<std::int64_t> shape,
 }
 
 std::vector<float> BenchSide::read(const Tensor& tensor) {
+  if (tensor.is_dense()) return read_dense(tensor);
+  std::vector<float> values;
+  for (std::int64_t i = 0; i < tensor.shape(0); ++i) {
+    const auto begin = static_cast<std::size_t>(i * tensor.row_stride()) * size_of(tensor.dtype());
+    const Tensor row(static_cast<std::byte*>(tensor.raw()) + begin, tensor.dtype(),
+                     {tensor.row_size()}, tensor.device());
+    const std::vector<float> of_row = read_dense(row);
+    values.insert(values.end(), of_row.begin(), of_row.end());
+  }
+  return values;
+}
+
+std::vector<float> BenchSide::read_dense(const Tensor& tensor) {
   const auto count = static_cast<std::size_t>(tensor.num_elements());
   std::vector<float> values(count);
   const auto convert = [&]<typename T>(T) {

@@ -37,10 +37,11 @@ class BenchSide {
   Tensor ints(std::initializer_list<std::int64_t> shape, const std::vector<std::int32_t>& values);
   Tensor floats(std::initializer_list<std::int64_t> shape, const std::vector<float>& values);
 
-  // Downloaded and widened; waits.
+  // Downloaded and widened, row by row where they have gaps; waits.
   std::vector<float> read(const Tensor& tensor);
 
  private:
+  std::vector<float> read_dense(const Tensor& tensor);
   void round_to_bf16(const Tensor& tensor);
 
   Backend& backend_;
@@ -99,6 +100,7 @@ NetworkShape tiny_shape();
 void add_dense_cases(std::vector<KernelCase>& cases, const NetworkShape& network);
 void add_expert_cases(std::vector<KernelCase>& cases, const NetworkShape& network);
 void add_attention_cases(std::vector<KernelCase>& cases, const NetworkShape& network);
+void add_gqa_cases(std::vector<KernelCase>& cases, const NetworkShape& network);
 void add_row_cases(std::vector<KernelCase>& cases, const NetworkShape& network);
 void add_round_cases(std::vector<KernelCase>& cases, const NetworkShape& network);
 void add_block_cases(std::vector<KernelCase>& cases, const NetworkShape& network);

@@ -115,6 +115,66 @@ BuiltCase build_trees(BenchSide& side, const TreeShape& s, bool compiles) {
                   compile.node_of_row, compile.path_len, compile.row_offsets}};
 }
 
+// ---- Drafts
+
+BuiltCase build_draft_rows(BenchSide& side, std::int64_t batch) {
+  constexpr std::int64_t kBlock = 8, kBlocks = 128;
+  std::vector<std::int32_t> tables(static_cast<std::size_t>(batch * kBlocks)), anchors, context;
+  std::iota(tables.begin(), tables.end(), 0);
+  for (std::int64_t b = 0; b < batch; ++b) {
+    anchors.push_back(static_cast<std::int32_t>(100 + b));
+    context.push_back(static_cast<std::int32_t>(4000 + 7 * b));
+  }
+  const auto rows = [&] { return side.zeros(DType::kI32, {batch * kBlock}); };
+  const CompileDraftArgs args = {.anchors = side.ints({batch}, anchors),
+                                 .context_len = side.ints({batch}, context),
+                                 .block_tables = side.ints({batch, kBlocks}, tables),
+                                 .mask_token_id = 9,
+                                 .token_ids = rows(),
+                                 .positions = rows(),
+                                 .slots = rows(),
+                                 .seq_of_row = rows(),
+                                 .kv_len = rows(),
+                                 .path_len = rows()};
+  Backend& backend = side.backend();
+  return {.run = [=, &backend](std::int64_t) { backend.compile_draft(args); },
+          .outputs = {args.token_ids, args.positions, args.slots, args.seq_of_row, args.kv_len,
+                      args.path_len},
+          .bytes = static_cast<double>(6 * args.token_ids.num_bytes())};
+}
+
+// The last four tokens of every history stood at a third of it: all of it is searched for the
+// longest suffix, and a whole budget follows.
+BuiltCase build_ngram(BenchSide& side, std::int64_t batch, std::int64_t length) {
+  constexpr std::int64_t kSuffix = 4, kBudget = 16;
+  std::vector<std::int32_t> history;
+  for (std::int64_t b = 0; b < batch; ++b) {
+    const auto begin = static_cast<std::int64_t>(history.size());
+    for (std::int64_t i = 0; i < length - kSuffix; ++i)
+      history.push_back(static_cast<std::int32_t>(
+          random_word(7, static_cast<std::uint64_t>(b * length + i)) % kVocab));
+    for (std::int64_t i = 0; i < kSuffix; ++i)
+      history.push_back(history[static_cast<std::size_t>(begin + length / 3 + i)]);
+  }
+  const auto places = static_cast<std::size_t>(batch);
+  std::vector<std::int32_t> anchors;
+  for (std::int64_t b = 0; b < batch; ++b)
+    anchors.push_back(history[static_cast<std::size_t>((b + 1) * length - 1)]);
+  const NgramProposeArgs args = {
+      .history = side.ints({batch, length}, history),
+      .history_len =
+          side.ints({batch}, std::vector<std::int32_t>(places, static_cast<std::int32_t>(length))),
+      .anchors = side.ints({batch}, anchors),
+      .budgets = side.ints({batch}, std::vector<std::int32_t>(places, kBudget)),
+      .min_ngram = 2,
+      .max_ngram = kSuffix,
+      .trees = tree_buffers(side, batch, kBudget)};
+  Backend& backend = side.backend();
+  return {.run = [=, &backend](std::int64_t) { backend.ngram_propose(args); },
+          .outputs = {args.trees.tokens, args.trees.parents, args.trees.depths, args.trees.counts},
+          .bytes = static_cast<double>(args.history.num_bytes())};
+}
+
 // ---- Choices
 
 std::shared_ptr<SamplingState> sampling_of(Backend& backend, std::int64_t batch,
@@ -126,7 +186,10 @@ std::shared_ptr<SamplingState> sampling_of(Backend& backend, std::int64_t batch,
   return state;
 }
 
-BuiltCase build_sample(BenchSide& side, std::int64_t rows, std::int64_t vocab, bool greedy) {
+enum class Choice : std::uint8_t { kGreedy, kGreedyWithLogProbs, kTopP };
+
+BuiltCase build_sample(BenchSide& side, std::int64_t rows, std::int64_t vocab, Choice choice) {
+  const bool greedy = choice != Choice::kTopP;
   const auto bytes = static_cast<double>(rows * vocab * 4);
   const std::int64_t copies = copies_past_cache(side, bytes);
   auto logits = std::make_shared<std::vector<Tensor>>();
@@ -150,7 +213,11 @@ BuiltCase build_sample(BenchSide& side, std::int64_t rows, std::int64_t vocab, b
                                .allowed = {},
                                .choices = side.zeros(DType::kI32, {rows}),
                                .finite = side.zeros(DType::kI32, {rows}),
-                               .log_probs = {}};
+                               .log_probs = choice == Choice::kGreedyWithLogProbs
+                                                ? side.zeros(DType::kF32, {rows})
+                                                : Tensor()};
+  std::vector<Tensor> outputs = {args.choices, args.finite};
+  if (!args.log_probs.empty()) outputs.push_back(args.log_probs);
   Backend& backend = side.backend();
   return {.num_copies = copies,
           .run =
@@ -160,7 +227,7 @@ BuiltCase build_sample(BenchSide& side, std::int64_t rows, std::int64_t vocab, b
                 backend.sample_rows(call);
                 COPPICE_CHECK(state != nullptr);
               },
-          .outputs = {args.choices, args.finite},
+          .outputs = std::move(outputs),
           .bytes = bytes,
           .keep = logits};
 }
@@ -265,15 +332,34 @@ void add_round_cases(std::vector<KernelCase>& cases, const NetworkShape& n) {
                          .bound = 0,
                          .build = [=](BenchSide& side) { return build_trees(side, s, compiles); }});
     }
-  for (const bool greedy : {true, false})
-    for (const std::int64_t rows : {1, 17, 64}) {
+  for (const std::int64_t batch : {1, 8, 64})
+    cases.push_back({.key = "compile_draft B=" + text(batch),
+                     .kernel = "compile_draft",
+                     .shape = Json::object({{"batch", batch}}),
+                     .bound = 0,
+                     .build = [batch](BenchSide& side) { return build_draft_rows(side, batch); }});
+  const auto add_ngram = [&](std::int64_t batch, std::int64_t length) {
+    cases.push_back({.key = "ngram B=" + text(batch) + " L=" + text(length),
+                     .kernel = "ngram_propose",
+                     .shape = Json::object({{"batch", batch}, {"history", length}}),
+                     .bound = 0,
+                     .build = [=](BenchSide& side) { return build_ngram(side, batch, length); }});
+  };
+  for (const std::int64_t length : {1024, 8192, 32768}) add_ngram(1, length);
+  add_ngram(64, 8192);
+  const auto add_choice = [&](const char* name, Choice choice) {
+    const bool has_log_probs = choice == Choice::kGreedyWithLogProbs;
+    for (const std::int64_t rows : {1, 17, 64})
       cases.push_back(
-          {.key = std::string(greedy ? "greedy" : "sample top_p") + " rows=" + text(rows),
-           .kernel = "sample_rows",
+          {.key = std::string(name) + " rows=" + text(rows),
+           .kernel = has_log_probs ? "sample_rows + choice_log_probs" : "sample_rows",
            .shape = Json::object({{"rows", rows}, {"vocab_size", vocab}}),
-           .bound = 0,
-           .build = [=](BenchSide& side) { return build_sample(side, rows, vocab, greedy); }});
-    }
+           .bound = has_log_probs ? 1e-4 : 0,
+           .build = [=](BenchSide& side) { return build_sample(side, rows, vocab, choice); }});
+  };
+  add_choice("greedy", Choice::kGreedy);
+  add_choice("greedy with log_probs", Choice::kGreedyWithLogProbs);
+  add_choice("sample top_p", Choice::kTopP);
   for (const std::int64_t batch : {1, 8, 64})
     cases.push_back({.key = "commit B=" + text(batch),
                      .kernel = "accept_path + move_kv",

@@ -1,10 +1,13 @@
 // Row-wise kernels of a layer, and the choices at its end.
+#include "base/half.h"
+#include "base/random_values.h"
 #include "benchmark/kernel_case.h"
 
 namespace coppice {
 namespace {
 
-constexpr std::int64_t kMaxPositions = 4096;
+constexpr std::int64_t kMaxPositions = 4096, kVocab = 163840;
+constexpr std::uint64_t kTableSeed = 5;
 
 struct Rows {
   NetworkShape network;
@@ -100,6 +103,47 @@ BuiltCase build_silu(BenchSide& side, const Rows& r) {
       .bytes = bytes_of({gate_up, out})};
 }
 
+// Tables of the vocabulary are whole on every rank. Every call takes other rows of it.
+BuiltCase build_embed(BenchSide& side, const Rows& r) {
+  const std::int64_t vocab = r.network.name == "tiny" ? r.network.vocab_size : kVocab;
+  const std::int64_t hidden = r.network.hidden_size;
+  const Tensor table = side.zeros(DType::kBF16, {vocab, hidden});
+  side.meter().fill(table, kTableSeed, 1);
+  const Tensor out = side.zeros(side.backend().activation_dtype(), {r.count, hidden});
+  const double bytes = 2 * static_cast<double>(r.count * hidden) * 2;
+  const std::int64_t copies = copies_past_cache(side, bytes);
+  auto tokens = std::make_shared<std::vector<Tensor>>();
+  for (std::int64_t i = 0; i < copies; ++i) {
+    std::vector<std::int32_t> ids;
+    for (std::int64_t t = 0; t < r.count; ++t)
+      ids.push_back(static_cast<std::int32_t>((7919 * (i * r.count + t) + 13) % vocab));
+    tokens->push_back(side.ints({r.count}, ids));
+  }
+  Backend& backend = side.backend();
+  return {
+      .num_copies = copies,
+      .run =
+          [=, &backend](std::int64_t i) {
+            backend.embed(
+                {.token_ids = (*tokens)[static_cast<std::size_t>(i)], .table = table, .out = out});
+          },
+      .outputs = {(*tokens)[0], out},
+      .bytes = bytes,
+      .keep = tokens};
+}
+
+// Of all rows.
+double embed_error(BenchSide& side, const BuiltCase& built) {
+  const std::vector<float> ids = side.read(built.outputs[0]), out = side.read(built.outputs[1]);
+  const std::int64_t hidden = built.outputs[1].row_size();
+  std::vector<float> expected;
+  for (const float id : ids)
+    for (std::int64_t i = 0; i < hidden; ++i)
+      expected.push_back(to_float(to_bf16(random_uniform(
+          kTableSeed, static_cast<std::uint64_t>(static_cast<std::int64_t>(id) * hidden + i), 1))));
+  return row_error(out, expected, hidden);
+}
+
 using Builder = BuiltCase (*)(BenchSide&, const Rows&);
 
 void add(std::vector<KernelCase>& cases, const NetworkShape& n, const char* name,
@@ -120,6 +164,17 @@ void add_row_cases(std::vector<KernelCase>& cases, const NetworkShape& n) {
   add(cases, n, "rope_write", "mla_rope_and_write_kv", build_rope);
   add(cases, n, "route", "moe_route", build_route);
   add(cases, n, "silu", "silu_mul", build_silu);
+  if (n.name == "tp1") return;  // as a rank's
+  for (const std::int64_t count : {1, 64, 1024})
+    cases.push_back({.key = "embed " + n.name + " M=" + std::to_string(count),
+                     .kernel = "embed",
+                     .shape = Json::object({{"network", n.name}, {"rows", count}}),
+                     .bound = 0,
+                     .build =
+                         [n, count](BenchSide& side) {
+                           return build_embed(side, {n, count});
+                         },
+                     .error = embed_error});
 }
 
 }  // namespace coppice

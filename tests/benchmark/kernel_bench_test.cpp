@@ -40,6 +40,30 @@ class SpoiledBackend final : public ForwardingBackend {
     if (spoiled == "add_rms_norm")
       args.out.row<float>(0)[5] = std::numeric_limits<float>::quiet_NaN();
   }
+  void mla_queries(const MlaQueriesArgs& args) override {
+    inner_->mla_queries(args);
+    if (spoiled == "mla_queries") args.q_pe().row<float>(args.q.shape(0) - 1)[1] += 1;
+  }
+  void gqa_attention(const GqaAttentionArgs& args) override {
+    inner_->gqa_attention(args);
+    if (spoiled == "gqa_attention") args.out.row<float>(args.out.shape(0) - 1)[2] += 1;
+  }
+  void embed(const EmbedArgs& args) override {
+    inner_->embed(args);
+    if (spoiled == "embed") args.out.row<float>(args.out.shape(0) - 1)[4] += 1;
+  }
+  void compile_draft(const CompileDraftArgs& args) override {
+    inner_->compile_draft(args);
+    if (spoiled == "compile_draft") args.slots.row<std::int32_t>(3)[0] += 1;
+  }
+  void ngram_propose(const NgramProposeArgs& args) override {
+    inner_->ngram_propose(args);
+    if (spoiled == "ngram_propose") args.trees.tokens.row<std::int32_t>(0)[2] += 1;
+  }
+  void sample_rows(const SampleRowsArgs& args) override {
+    inner_->sample_rows(args);
+    if (spoiled == "log_probs") args.log_probs.row<float>(0)[0] += 1;
+  }
   void build_tree(const BuildTreeArgs& args) override {
     inner_->build_tree(args);
     if (spoiled == "build_tree") args.trees.tokens.row<std::int32_t>(0)[2] += 1;
@@ -77,6 +101,15 @@ TEST(KernelBenchTest, NeverTimesAWrongResult) {
                                           {"experts tiny M=4", "moe_experts"},
                                           {"prompt experts tiny M=256", "moe_experts"},
                                           {"mla tiny B=1 L=1024 T=17", "mla_attention"},
+                                          {"mla prompt tiny", "mla_attention"},
+                                          {"mla_queries tiny M=17", "mla_queries"},
+                                          {"qkv_a prompt tiny", "linear"},
+                                          {"gqa drafter B=1 L=1024 T=8", "gqa_attention"},
+                                          {"gqa 32/8 B=1 L=2048 T=1", "gqa_attention"},
+                                          {"embed tiny M=64", "embed"},
+                                          {"compile_draft B=8", "compile_draft"},
+                                          {"ngram B=1 L=1024", "ngram_propose"},
+                                          {"greedy with log_probs rows=17", "log_probs"},
                                           {"add_norm tiny M=17", "add_rms_norm"},
                                           {"ffn block tiny M=1", "moe_block"},
                                           {"trees B=8 budget=16", "build_tree"},
