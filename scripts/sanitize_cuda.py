@@ -36,11 +36,11 @@ ROWS = (1, 7, 17, 33, 129)  # of an op case: one of each form of the kernels
 
 class Run:
     """Cases of one binary. kind: how they are found; focus: kernels that racecheck is kept to, all if empty; together: racecheck
-    too takes all numbers of rows, or all tests, in one process."""
+    too takes all numbers of rows, or all tests, in one process; rows: of op cases."""
 
-    def __init__(self, kind, binary, args=(), env=None, tools=TOOLS, focus=(), gpus=1, together=False):
+    def __init__(self, kind, binary, args=(), env=None, tools=TOOLS, focus=(), gpus=1, together=False, rows=ROWS):
         self.kind, self.binary, self.args, self.env = kind, binary, list(args), env or {}
-        self.tools, self.focus, self.gpus, self.together = tools, focus, gpus, together
+        self.tools, self.focus, self.gpus, self.together, self.rows = tools, focus, gpus, together, rows
 
 
 def op(*names, **options):
@@ -55,7 +55,7 @@ def kernel_test(name, test_filter, **options):
 def bench(part, **options):
     """K2's widths: too much for the tools that watch every access to shared memory, unless kept to one kernel."""
     return Run("plain", "coppice", ["bench", "kernels", "--device", "cuda", "--check-only", "--filter", part],
-               **{"tools": ["memcheck", "synccheck"], **options})
+               **{"tools": ["memcheck", "synccheck", "initcheck"], **options})
 
 
 def generate(focus, *flags, **options):
@@ -69,7 +69,7 @@ def generate(focus, *flags, **options):
 # What the test sets for ranks that share a GPU is not needed where none waits, and a process takes several times as long with it.
 NOBODY_WAITS = {"CUDA_DEVICE_MAX_CONNECTIONS": "8", "CUDA_MODULE_LOADING": "LAZY"}
 RUNS = {
-    "op linear": op("linear bf16", "head_linear bf16"),
+    "op linear": op("linear bf16", "head_linear bf16", rows=(1, 7, 12, 17, 30, 33, 129)),
     **{f"op {name}": op(name + " ") for name in (
         "moe_experts int4", "moe_block", "mla_queries", "mla_attention", "gqa_attention")},
     **{f"op {name}": op(name + " ", together=True) for name in (
@@ -91,9 +91,10 @@ RUNS = {
     "peers, two GPUs": kernel_test("kernels_peer_exchange_test", "*PeerExchangeTest.*/1", gpus=2, together=True),
     "mla, 8k": bench("mla tp8 B=1 L=8192 T=1,mla tp8 B=8 L=8192 T=1"),
     "mla, 64 heads": bench("mla tp1 B=1 L=1024 T=17,mla tp1 B=8 L=8192 T=17", tools=TOOLS, focus=["mla_plan_passes"]),
-    "dense, K2 shapes": bench("q_b tp8 M=17,router tp8 M=17,o_proj tp8 M=64,qkv_a tp8 M=8"),
-    "dense, 256 rows": bench("q_b tp8 M=256,qkv_a tp8 M=256", tools=["memcheck", "racecheck", "synccheck"],
-                             focus=["skinny_gemm_kernel"]),
+    "dense, K2 shapes": bench("q_b tp8 M=17,router tp8 M=17,o_proj tp8 M=64,qkv_a tp8 M=8", tools=TOOLS, focus=["skinny_gemm_kernel"]),
+    "dense, tall tiles": bench("qkv_a tp8 M=64," + ",".join(f"lm_head tp8 M={rows}" for rows in (8, 17, 33, 64)),
+                               tools=TOOLS, focus=["skinny_gemm_kernel"]),
+    "dense, 256 rows": bench("q_b tp8 M=256,qkv_a tp8 M=256", tools=TOOLS, focus=["skinny_gemm_kernel"]),
     "rounds, tree": generate(["compile_draft_kernel", "write_time_kernel", "gqa_combine_kernel"], "--ddtree-budget", "16"),
     "rounds, n-gram": generate(["ngram_propose_kernel"], "--spec-method", "ngram"),
     "rounds, two ranks": generate([], "--ddtree-budget", "8", "--tp", "2", gpus=2, tools=["memcheck", "synccheck", "initcheck"]),
@@ -109,7 +110,7 @@ PEERS = ["peers", "peers, one of 2", "peers, one of 4", "peers, one of 8", "peer
 KERNELS = {
     "embed_kernel": ["op embed"],
     "rms_norm_kernel": ["op rms_norm", "op add_rms_norm"],
-    "skinny_gemm_kernel": ["op linear", "dense, K2 shapes", "dense, 256 rows", "op moe_block"],
+    "skinny_gemm_kernel": ["op linear", "dense, K2 shapes", "dense, tall tiles", "dense, 256 rows", "op moe_block"],
     "row_product_kernel": ["op linear"],
     "silu_mul_kernel": ["op silu_mul"],
     "gather_rows_kernel": ["op gather_rows"],
@@ -230,7 +231,7 @@ def cases_of(build, tool, name, each=False):
         if each or apart or len(names) == 1:
             return [(test, ["--gtest_filter=" + test], {}) for test in names]
         return [(f"{len(names)} tests", ["--gtest_filter=" + run.args[0]], {})]
-    sizes = [str(rows) for rows in ROWS] if apart else [",".join(map(str, ROWS))]
+    sizes = [str(rows) for rows in run.rows] if apart else [",".join(map(str, run.rows))]
     groups = [(f"{len(names)} cases", ";".join(names))] if len(names) > 1 and not each else [(case, case) for case in names]
     return [(f"{label}, {rows} rows", ["--gtest_filter=*AgreesWithReference/cuda"], {"COPPICE_OPS": group, "COPPICE_ROWS": rows})
             for label, group in groups for rows in sizes]
@@ -449,7 +450,7 @@ def launches_by_ncu(args, name):
     run, seen = RUNS[name], {}
     arguments = run.args if run.kind == "plain" else [
         "--gtest_filter=" + ("*AgreesWithReference/cuda" if run.kind == "ops" else run.args[0])]
-    more = {"COPPICE_OPS": run.args[0], "COPPICE_ROWS": ",".join(map(str, ROWS))} if run.kind == "ops" else {}
+    more = {"COPPICE_OPS": run.args[0], "COPPICE_ROWS": ",".join(map(str, run.rows))} if run.kind == "ops" else {}
     prefix = ["ncu", "--metrics", "launch__thread_count", "--csv", "--print-kernel-base", "function"]
     try:
         text = subprocess.run([*prefix, binary(args.build, run.binary), *arguments], env=environment(run, more),
