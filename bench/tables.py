@@ -175,6 +175,18 @@ def against_peers(report):
     return text
 
 
+def without_peers(report):
+    """A line a case, for kernels that nothing was timed beside."""
+    text = f"Read ceiling {report['read_gb_per_s']:.0f} GB/s, one launch {report['fixed_us']:.2f} us.\n\n| case | us | MB | GB/s | of read | TFLOP/s | over floor | error |\n" + "|---" * 8 + "|\n"
+    for case in report["cases"]:
+        if case["wrong"]:
+            text += f"| {case['key']} | WRONG | | | | | | {case['error']:.1e} |\n"
+            continue
+        text += (f"| {case['key']} | {case['us']:.1f} | {case['bytes'] / 1e6:.1f} | {case['gb_per_s']:.0f} | {100 * case['share_of_read']:.0f} % | "
+                 f"{case['tflops']:.1f} | {number(case['over_floor'], 2)}x | {case['error']:.0e} |\n")
+    return text
+
+
 def prompts(report, peers):
     """Prompt rows against each peer of theirs."""
     names = ("Marlin MoE", "cuBLAS expert by expert", "torch grouped")

@@ -20,7 +20,8 @@ RESULTS = ROOT / "docs" / "results"
 DATA = RESULTS / "data"
 END = "<!-- end -->"
 NOT_ENDED = -1
-REPORTS = {"kernels": "whole-kernels", "rounds": "whole-rounds-tp8", "small": "whole-rounds-tiny", "peers": "whole-peers", "exactness": "exactness", "texts": "tiny-k2"}
+REPORTS = {"kernels": "whole-kernels", "rounds": "whole-rounds-tp8", "small": "whole-rounds-tiny", "peers": "whole-peers", "exactness": "exactness", "texts": "tiny-k2",
+           "others": "other-kernels"}
 
 
 # ---- From a folder of outputs to docs/results/data.
@@ -170,7 +171,7 @@ def exactness(report):
 
 def regions(data=DATA):
     """(page, region) -> text; of what there is data for."""
-    kernels, rounds, peers, small, texts, tests = (newest(name, data) for name in ("kernels", "rounds", "peers", "small", "texts", "exactness"))
+    kernels, rounds, peers, small, texts, tests, others = (newest(name, data) for name in ("kernels", "rounds", "peers", "small", "texts", "exactness", "others"))
     found = {}
     if kernels and rounds:
         found["2026-11-30-h200-kernels.md", "run"] = (f"{when(kernels)}, `docs/results/data/{kernels['date'][:10]}-h200-whole-kernels.json`, `-peers.json`; the rounds: {when(rounds)}, "
@@ -182,6 +183,8 @@ def regions(data=DATA):
         found["moe-h200.md", "experts"] = f"{when(kernels)}. " + tables.experts(kernels, peers)
     if kernels and peers:
         found["2026-11-30-h200-kernels.md", "prompts"] = tables.prompts(kernels, peers)
+    if others:
+        found["2026-11-30-h200-kernels.md", "others"] = f"{when(others)}. `{others['command']}`\n\n" + tables.without_peers(others)
     if small or texts:
         found["2026-11-29-h200-rounds.md", "small"] = small_rounds(small, texts)
     if tests:
