@@ -133,7 +133,8 @@ def main():
     print(f"{sum(counts.values())} bodies: " + ", ".join(f"{count} times {status}" for status, count in sorted(counts.items())))
     if faults:
         sys.exit("\n".join(faults[:20]))
-    assert counts[200] > 300 and counts[400] > 1000, counts
+    # Both kinds are there, however many bodies this run sends.
+    assert counts[200] > sum(counts.values()) / 10 and counts[400] > sum(counts.values()) / 2, counts
 
 
 if __name__ == "__main__":
